@@ -1,0 +1,15 @@
+"""Where the program prints: results on standard output, everything else on standard error."""
+
+import sys
+
+from rich.console import Console
+
+# A pipe has no width of its own: wide enough for every table.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """Print an error on standard error; text from outside is never taken for markup."""
+    err.print("error:", style="bold red", end=" ")
+    err.print(message, markup=False)

@@ -1,0 +1,142 @@
+"""Record a forward pass once, then run only the part of it that an ablation can change.
+
+The model's own `forward` runs every time: masks, rotary embeddings, the final norm and whatever
+follows it are its own code. Only block calls before the change return what was recorded.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kingpost.ablations import Change
+from kingpost.engine.calls import (
+    SideEffect,
+    containers,
+    copies,
+    hidden_in,
+    hidden_out,
+    intercept,
+    side_effects,
+    with_hidden,
+    write_again,
+)
+from kingpost.models import Model
+
+# block, input hidden state, output hidden state; for a looped model once per call of the block
+OnBlock = Callable[[int, torch.Tensor, torch.Tensor], None]
+
+
+@dataclass
+class Tape:
+    """What every block call of one forward pass returned, in the order of the calls.
+
+    Looped models call a block several times, so a call is not a block.
+
+    Attributes:
+        blocks: The block of each call.
+        outputs: What each call returned: a tensor, a tuple, a list or a transformers output.
+        effects: What each call wrote into its mutable arguments (shared keys and values).
+    """
+
+    blocks: list[int] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    effects: list[list[SideEffect]] = field(default_factory=list)
+
+    def first_call(self, block: int) -> int:
+        """The first call of a block.
+
+        Raises:
+            LookupError: The block was never called.
+        """
+        if block not in self.blocks:
+            raise LookupError(f"block {block} was never called in the forward pass")
+        return self.blocks.index(block)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the recorded hidden states take."""
+        return sum(hidden_out(o).nbytes for o in self.outputs)
+
+
+def plain_forward(model: Model, ids: torch.Tensor) -> Any:
+    """The model's own forward pass over token ids [B, T], without a cache; gives its output."""
+    return model.hf(input_ids=ids, use_cache=False)
+
+
+@torch.no_grad()
+def record(model: Model, ids: torch.Tensor, *, on_block: OnBlock | None = None) -> tuple[Any, Tape]:
+    """One plain forward pass over ids [B, T] that tapes what each block returns.
+
+    Args:
+        model: The model.
+        ids: Token ids, int64 [B, T].
+        on_block: Called with the input and output hidden states of each block call.
+
+    Returns:
+        The model's output and the tape.
+    """
+    tape = Tape()
+
+    def tape_call(block: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        mutable = containers(args, kwargs)
+        before = copies(mutable)
+        output = forward(*args, **kwargs)
+        tape.blocks.append(block)
+        tape.outputs.append(output)
+        tape.effects.append(side_effects(before, mutable))
+        if on_block is not None:
+            on_block(block, hidden_in(args, kwargs), hidden_out(output))
+        return output
+
+    with intercept(model.blocks, tape_call):
+        return plain_forward(model, ids), tape
+
+
+@torch.no_grad()
+def replay(
+    model: Model, ids: torch.Tensor, tape: Tape, *, cut: int, skipped: frozenset[int] = frozenset()
+) -> Any:
+    """The forward pass over ids [B, T] with the first `cut` block calls taken from the tape.
+
+    Args:
+        model: The model that made the tape.
+        ids: The token ids that made the tape, int64 [B, T].
+        tape: The recorded calls.
+        cut: Number of calls that return what was recorded.
+        skipped: Blocks that return their input hidden state; what they write for others stays.
+
+    Returns:
+        The model's output.
+
+    Raises:
+        LookupError: A block to be skipped was not reached.
+    """
+    reached: set[int] = set()
+    n_calls = 0
+
+    def replay_call(block: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        nonlocal n_calls
+        call, n_calls = n_calls, n_calls + 1
+        # Up to the cut nothing has changed, so the recorded call is what this call would do.
+        if call < cut or (call == cut and block in skipped):
+            write_again(tape.effects[call], containers(args, kwargs))
+            output = tape.outputs[call]
+        else:
+            output = forward(*args, **kwargs)
+        if call >= cut and block in skipped:
+            reached.add(block)
+            return with_hidden(output, hidden_in(args, kwargs))
+        return output
+
+    with intercept(model.blocks, replay_call):
+        output = plain_forward(model, ids)
+    if reached != skipped:
+        raise LookupError(f"blocks {sorted(skipped - reached)} were to be skipped but never called")
+    return output
+
+
+def cut_of(tape: Tape, change: Change | None) -> int:
+    """Number of block calls that a change leaves as they were recorded; all of them for None."""
+    return len(tape.blocks) if change is None else tape.first_call(change.first_block)

@@ -1,0 +1,15 @@
+"""The one exception that Kingpost raises for what a user can mend."""
+
+
+class KingpostError(Exception):
+    """Something that the user can mend: the message is one sentence with what, where and how.
+
+    The command line prints the message without a traceback and ends with status 1.
+    """
+
+
+class UsageError(KingpostError):
+    """The request itself is wrong (an unknown option value, a site that is not there).
+
+    The command line ends with status 2.
+    """

