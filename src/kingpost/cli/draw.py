@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from matplotlib import pyplot
 
 import kingpost
 
@@ -14,4 +15,7 @@ def bars(
 ) -> None:
     """Draw ΔLoss by layer, one panel for each run."""
     axes = kingpost.plot_bars([kingpost.open_study(run) for run in runs])
-    kingpost.save_figure(axes[0].get_figure(root=True), output)
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None
+    kingpost.save_figure(figure, output)
+    pyplot.close(figure)

@@ -15,7 +15,7 @@ def inspect(
         bool, typer.Option("--trust-remote-code", help="Run code that the checkpoint brings.")
     ] = False,
 ) -> None:
-    """Print a model's blocks, components and parameter counts, and what is tied, shared or fused."""
+    """Print a model's blocks and components, and what is tied, shared or fused."""
     loaded = kingpost.load_model(model, trust_remote_code=trust_remote_code)
     print_model(loaded)
 

@@ -105,7 +105,7 @@ def _run_plain(model: Model, ids: torch.Tensor) -> Plain:
 
 
 def _head_misfit(model: Model, plain: Plain) -> str:
-    """Why the logits are not just the output embedding times the hidden state; empty if they are."""
+    """Why the logits are more than output embedding times hidden state; empty if they are not."""
     if type(model.head) is not nn.Linear:
         return f"the output embedding is a {type(model.head).__name__}"
     product = nn.functional.linear(plain.hidden, model.head.weight, model.head.bias)

@@ -96,7 +96,8 @@ class Study:
     @cached_property
     def _table(self) -> pd.DataFrame:
         rows = [
-            self._cell(*site, cell) for site, cell in self.observations().groupby(_SITE, sort=True)
+            self._cell(measure, ablation, component, block, cell)
+            for (measure, ablation, component, block), cell in self.observations().groupby(_SITE)
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 

@@ -1,0 +1,188 @@
+"""The checks that every architecture goes through: the engine against plain forwards with hooks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import configs
+import hook_reference as reference
+import torch
+import transformers
+
+import kingpost
+from kingpost.ablations import make_change
+from kingpost.engine import Engine, checked_engine
+from kingpost.engine.replay import Tape, record, replay
+from kingpost.models import Model, block_kinds
+
+SEQUENCES, TOKENS = 2, 24
+# Mean of a sequence and single token, nats: float32 log-sum-exp against float64.
+MEAN_TOLERANCE, TOKEN_TOLERANCE = 1e-6, 1e-5
+# A change of the logits below this would let a skip that does nothing pass.
+VISIBLE = 1e-3
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the checks found about one architecture; a misfit is empty where all agrees.
+
+    Attributes:
+        path: Where the blocks are.
+        n_blocks: Number of blocks.
+        n_calls: Number of block calls in one forward pass.
+        replays: Whether `checked_engine` gave an engine that replays.
+        slices: Whether that engine computes losses in slices of the vocabulary.
+        head_is_last: Whether nothing follows the output embedding.
+        notes: What `checked_engine` said.
+        replay_misfit: How a replay at some cut differs from the plain forward pass.
+        skip_misfit: How a replay without some block differs from the hooks, or is vacuous.
+        loss_misfit: How the engine's losses differ.
+        traces: What is left on the model afterwards, or changed.
+        remarks: What is particular about the architecture.
+    """
+
+    path: str
+    n_blocks: int
+    n_calls: int
+    replays: bool
+    slices: bool
+    head_is_last: bool
+    notes: tuple[str, ...]
+    replay_misfit: str
+    skip_misfit: str
+    loss_misfit: str
+    traces: str
+    remarks: tuple[str, ...]
+
+    @property
+    def passes(self) -> bool:
+        """Whether the engine's numbers are right and the model is as it was."""
+        misfits = (self.replay_misfit, self.skip_misfit, self.loss_misfit, self.traces)
+        return not any(misfits) and self.slices == (self.replays and self.head_is_last)
+
+
+def check(model_type: str) -> Findings:
+    """Build a tiny model of a type and compare the engine with the reference on it.
+
+    Raises:
+        Exception: Of any kind: the model cannot be built, or does not run on token ids alone.
+    """
+    return check_model(configs.build(model_type))
+
+
+def check_model(hf: transformers.PreTrainedModel) -> Findings:
+    """Compare the engine with the reference on a model of at least 120 tokens."""
+    model = kingpost.load_model(hf, device="cpu")
+    ids = token_ids()
+    drawn = reference.tensors_of(hf)
+    reference.logits_of(hf, ids)
+    before = reference.tensors_of(hf)
+    head_is_last = reference.head_is_last(hf, ids)
+    engine, notes = checked_engine(model, ids)
+    _, tape = record(model, ids)
+    remarks = _remarks(model, tape)
+    if not reference.same_tensors(before, drawn):
+        remarks.append("changes its own weights in its first forward pass")
+    return Findings(
+        path=model.blocks_path,
+        n_blocks=len(model.blocks),
+        n_calls=len(tape.blocks),
+        replays=engine.replays,
+        slices=engine.slices,
+        head_is_last=head_is_last,
+        notes=tuple(notes),
+        replay_misfit=_sentence(lambda: _replay_misfit(model, ids, tape)),
+        skip_misfit=_sentence(lambda: _skip_misfit(model, ids, tape)),
+        loss_misfit=_sentence(lambda: _loss_misfit(engine, ids)),
+        traces=_traces(hf, before),
+        remarks=tuple(remarks),
+    )
+
+
+def token_ids() -> torch.Tensor:
+    """Token ids that every tiny vocabulary has, none of them special."""
+    return torch.randint(3, 120, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(1))
+
+
+def _sentence(misfit: Callable[[], str]) -> str:
+    """A misfit; an exception is one too."""
+    try:
+        return misfit()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _replay_misfit(model: Model, ids: torch.Tensor, tape: Tape) -> str:
+    expected = reference.logits_of(model.hf, ids)
+    for cut in range(len(tape.blocks) + 1):
+        found = replay(model, ids, tape, cut=cut).logits
+        if not torch.equal(found, expected):
+            return f"cut {cut} differs by {_difference(found, expected)}"
+    return ""
+
+
+def _skip_misfit(model: Model, ids: torch.Tensor, tape: Tape) -> str:
+    baseline = reference.logits_of(model.hf, ids)
+    for i, block in enumerate(model.blocks):
+        expected = reference.logits_without(model.hf, block, ids)
+        found = replay(model, ids, tape, cut=tape.first_call(i), skipped=frozenset({i})).logits
+        if not torch.equal(found, expected):
+            return f"skip of block {i} differs by {_difference(found, expected)}"
+        if float((found - baseline).abs().max()) < VISIBLE:
+            return f"skip of block {i} changes nothing"
+    return ""
+
+
+def _loss_misfit(engine: Engine, ids: torch.Tensor) -> str:
+    hf, blocks = engine.model.hf, engine.model.blocks
+    recording = engine.record(ids)
+    misfit = _wrong_losses(engine.token_losses(recording), reference.logits_of(hf, ids), ids)
+    if misfit:
+        return f"baseline: {misfit}"
+    for i, block in enumerate(blocks):
+        change = make_change(engine.model, i, ablation="skip")
+        found = engine.token_losses(recording, change)
+        if misfit := _wrong_losses(found, reference.logits_without(hf, block, ids), ids):
+            return f"without block {i}: {misfit}"
+    return ""
+
+
+def _wrong_losses(found: torch.Tensor, logits: torch.Tensor, ids: torch.Tensor) -> str:
+    expected = reference.losses_of(logits, ids)
+    if found.shape != expected.shape:
+        return f"losses of shape {list(found.shape)} instead of {list(expected.shape)}"
+    error = found.double() - expected
+    mean, worst = float(error.mean(1).abs().max()), float(error.abs().max())
+    if mean <= MEAN_TOLERANCE and worst <= TOKEN_TOLERANCE:
+        return ""
+    return f"the mean of a sequence differs by {mean:.1e} nats, a token by {worst:.1e}"
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor) -> str:
+    if found.shape != expected.shape:
+        return f"shape {list(found.shape)} instead of {list(expected.shape)}"
+    return f"{float((found - expected).abs().max()):.1e}"
+
+
+def _traces(hf: transformers.PreTrainedModel, before: dict[str, torch.Tensor]) -> str:
+    left = reference.traces_on(hf)
+    if left:
+        return f"left on the model: {', '.join(left)}"
+    same = reference.same_tensors(reference.tensors_of(hf), before)
+    return "" if same else "a parameter or buffer is not what it was"
+
+
+def _remarks(model: Model, tape: Tape) -> list[str]:
+    remarks = []
+    if (kinds := len(block_kinds(model.blocks))) > 1:
+        remarks.append(f"{kinds} kinds of block")
+    if any(c.shared_with for c in model.components()):
+        remarks.append("blocks share parameters")
+    output = tape.outputs[-1]
+    if not torch.is_tensor(output):
+        remarks.append(f"a block returns a {type(output).__name__} of {len(output)}")
+        output = output[0]
+    if output.dim() != 3:
+        remarks.append(f"hidden state of {output.dim()} axes")
+    if any(any(effects) for effects in tape.effects):
+        remarks.append("blocks write into shared arguments")
+    return remarks
