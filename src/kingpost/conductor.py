@@ -93,24 +93,33 @@ class _Scan:
     ) -> None:
         self.model, self.ledger, self.sites = model, ledger, sites
         self.ids = torch.from_numpy(text.token_ids)
-        self.engine, self.notes = checked_engine(model, self.ids)
         self.progress = progress
 
     def run(self, batch: int | str) -> None:
-        batches = self._lay_out(batch)
-        done = self.ledger.measured()
-        self.clock = Clock(self.engine, [self._pending(b, done) for b in batches])
-        while batches:
-            sequences = batches.pop(0)
+        todo = self._todo(self._lay_out(batch))
+        exact = any(s.measure == "ablation" for s in self.sites)
+        if not todo and not (exact and self._noise_batches()):
+            return
+        self.engine, self.notes = checked_engine(self.model, self.ids)
+        self.clock = Clock(self.engine)
+        self.clock.expect([pending for _, pending in todo])
+        while todo:
+            sequences, pending = todo.pop(0)
             try:
-                self._run_batch(sequences, self._pending(sequences, done))
+                self._run_batch(sequences, pending)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                batches[:0] = self._halve(sequences, error)
-                done = self.ledger.measured()
-        if any(s.measure == "ablation" for s in self.sites):
-            self._measure_noise()
+                todo[:0] = self._todo(self._halve(sequences, error))
+                self.clock.expect([pending for _, pending in todo])
+        for sequences in self._noise_batches() if exact else []:
+            self._measure_noise(sequences)
+
+    def _todo(self, batches: list[list[int]]) -> list[tuple[list[int], list[Site]]]:
+        """The batches in which something is left to measure, and what."""
+        done = self.ledger.measured()
+        pending = [[x for x in self.sites if any((x, s) not in done for s in b)] for b in batches]
+        return [(b, sites) for b, sites in zip(batches, pending, strict=True) if sites]
 
     def _lay_out(self, batch: int | str) -> list[list[int]]:
         """Batches of sequence numbers: the ones of the ledger, and new ones for the rest."""
@@ -136,12 +145,7 @@ class _Scan:
         self.ledger.set_batches(dict.fromkeys(sequences[middle:], batch))
         return [sequences[:middle], sequences[middle:]]
 
-    def _pending(self, sequences: list[int], done: set[tuple[Site, int]]) -> list[Site]:
-        return [x for x in self.sites if any((x, s) not in done for s in sequences)]
-
     def _run_batch(self, sequences: list[int], pending: list[Site]) -> None:
-        if not pending:
-            return
         ids = self.ids[sequences].to(self.model.device)
         shape = {"n_sequences": len(sequences), "length": ids.shape[1]}
         hidden = HiddenStates(len(self.model.blocks), **shape)
@@ -172,19 +176,22 @@ class _Scan:
                     "likely cause."
                 )
 
-    def _measure_noise(self) -> None:
-        """The baseline of some sequences once more, in another batch layout."""
-        rows = [r for r in self.ledger.sequences() if r.base_loss is not None]
+    def _noise_batches(self) -> list[list[int]]:
+        """Another layout of the first sequences, as far as it is not measured: alone, or in twos."""
+        rows = self.ledger.sequences()[: len(self.ids)][:_NOISE_SEQUENCES]
         alone = len(rows) > 1 and rows[0].batch == rows[1].batch
         size = 1 if alone else 2
-        numbers = [r.sequence for r in rows[:_NOISE_SEQUENCES] if r.other_layout_loss is None]
-        for start in range(0, len(numbers), size):
-            part = numbers[start : start + size]
-            if len(part) < size:
-                return  # a batch of one would be the layout that was measured already
-            recording = self.engine.record(self.ids[part].to(self.model.device))
-            losses = mean_loss(self.engine.token_losses(recording))
-            self.ledger.set_base_losses(part, losses, other_layout=True)
+        layout = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
+        return [
+            [r.sequence for r in part]
+            for part in layout
+            if any(r.other_layout_loss is None for r in part)
+        ]
+
+    def _measure_noise(self, sequences: list[int]) -> None:
+        recording = self.engine.record(self.ids[sequences].to(self.model.device))
+        losses = mean_loss(self.engine.token_losses(recording))
+        self.ledger.set_base_losses(sequences, losses, other_layout=True)
 
     def _report(self, n_done: int, site: Site | None, value: float | None) -> None:
         if self.progress is not None:

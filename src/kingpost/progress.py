@@ -38,18 +38,21 @@ class Clock:
 
     Args:
         engine: What runs the units.
-        pending: The sites to be measured in each batch.
     """
 
-    def __init__(self, engine: Engine, pending: Sequence[Sequence[Site]]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._n_blocks = len(engine.model.blocks)
-        self._total = sum(len(sites) for sites in pending)
-        self._baselines_left = sum(bool(sites) for sites in pending)
-        self._left = [s for sites in pending for s in sites if s.measure == "ablation"]
-        self._done = 0
+        self._done = self._total = self._baselines_left = 0
+        self._left: list[Site] = []
         self._record_seconds = self._head_seconds = 0.0
         self._spent = self._expected = 0.0
+
+    def expect(self, pending: Sequence[Sequence[Site]]) -> None:
+        """Take what is left to do: the sites to be measured in each batch."""
+        self._total = self._done + sum(len(sites) for sites in pending)
+        self._baselines_left = len(pending)
+        self._left = [s for sites in pending for s in sites if s.measure == "ablation"]
 
     @contextmanager
     def baseline(self) -> Iterator[None]:

@@ -189,7 +189,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "moe_top_k": 2,
         },
     },
-    "dots3_note_text": {"per_layer_config": {}, "head_dim": 12, "shared_experts_intermediate_size": EXPERT},
+    "dots3_note_text": {
+        "per_layer_config": {},
+        "head_dim": 12,
+        "shared_experts_intermediate_size": EXPERT,
+    },
     "falcon_h1": {"mamba_d_ssm": 64},
     "inkling2_text": {"n_layers_per_attn_res_block": 2},
     "llama4_text": {

@@ -20,7 +20,9 @@ def logits_without(hf: Any, block: nn.Module, ids: torch.Tensor) -> torch.Tensor
     """The logits when a block gives back its first argument in place of its hidden state."""
 
     def give_back(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        hidden = next(iter(inspect.signature(block.forward).bind(*args, **kwargs).arguments.values()))
+        hidden = next(
+            iter(inspect.signature(block.forward).bind(*args, **kwargs).arguments.values())
+        )
         return hidden if torch.is_tensor(output) else type(output)([hidden, *output[1:]])
 
     handle = block.register_forward_hook(give_back, with_kwargs=True)
