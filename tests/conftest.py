@@ -5,9 +5,9 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
-from tests_support import save, tiny_llama
 
 import kingpost
+from tests_support import save, tiny_llama
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,16 @@
-"""The scan as a whole: right numbers, resumed to the last bit, and honest about what it cannot do."""
+"""The scan as a whole: right numbers, and resumed to the last bit."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests_support import N_BLOCKS, save, tiny_llama
 
 import kingpost
 from kingpost import conductor
 from kingpost.engine import Engine
 from kingpost.errors import KingpostError, UsageError
+from tests_support import N_BLOCKS, save, tiny_llama
 
 
 def plain_delta(model: kingpost.Model, ids: np.ndarray, block: int) -> np.ndarray:

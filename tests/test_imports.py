@@ -23,6 +23,7 @@ ORDER = [
     ["progress"],
     ["conductor", "verification"],
     ["cli"],
+    ["__main__"],
 ]
 RANK = {part: i for i, parts in enumerate(ORDER) for part in parts}
 

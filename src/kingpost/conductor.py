@@ -177,7 +177,7 @@ class _Scan:
                 )
 
     def _noise_batches(self) -> list[list[int]]:
-        """Another layout of the first sequences, as far as it is not measured: alone, or in twos."""
+        """Another layout of the first sequences, alone or in twos, as far as it is not measured."""
         rows = self.ledger.sequences()[: len(self.ids)][:_NOISE_SEQUENCES]
         alone = len(rows) > 1 and rows[0].batch == rows[1].batch
         size = 1 if alone else 2

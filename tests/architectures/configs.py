@@ -174,6 +174,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "hash_seed": 0,  # else every forward pass draws its own hashes
     },
     "xmod": {"default_language": "en_XX"},
+    # towers longer than the stack that reads text
+    **{t: {"num_hidden_layers": 6} for t in ("git_vision_model", "siglip_vision_model")},
+    "phi4_multimodal_vision": {"num_hidden_layers": 6},
+    "dots3_note_vision": {"per_layer_config": {}},
+    "got_ocr2_vision": {"num_hidden_layers": 6},
     # sizes with names or limits of their own
     "blt": {"encoder_hash_byte_group_vocab": 64},
     "blt_global_transformer": {"num_hidden_layers": 6},  # the longest of its four stacks
@@ -204,6 +209,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "longcat_flash": {"num_layers": 2, "zero_expert_num": 2, "head_dim": 4},  # a layer has 2 of all
     "mamba2": {"num_heads": 8, "n_groups": 1},
+    "minicpm3": {"dim_model_base": HIDDEN},  # else logits in the hundreds, coarse in float32
     "roc_bert": {"pronunciation_vocab_size": 32, "shape_vocab_size": 32},
     "rwkv": {"rescale_every": 2},
     "zaya": {"num_experts_per_tok": 1},  # it supports no other
@@ -243,7 +249,7 @@ def _shrink(config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
             values["num_key_value_heads"] = HEADS
     for name in config_class.sub_configs:
         if isinstance(part := getattr(default, name, None), PreTrainedConfig):
-            values[name] = _shrink(type(part)).to_dict()
+            values[name] = _shrink(type(part))
     return config_class(**values | OVERRIDES.get(config_class.model_type, {}))
 
 

@@ -52,5 +52,5 @@ def test_parquet_lets_anyone_compute_the_cells_again(study: kingpost.Study, tmp_
 
 
 def test_a_file_that_cannot_be_written_is_named(study: kingpost.Study, tmp_path: Path) -> None:
-    with pytest.raises(KingpostError, match="nowhere/t.csv cannot be written"):
+    with pytest.raises(KingpostError, match=r"nowhere/t\.csv cannot be written"):
         kingpost.write_csv(study, tmp_path / "nowhere" / "t.csv")

@@ -2,9 +2,8 @@
 
 import sys
 import traceback
-from typing import Annotated, Any
+from typing import Annotated
 
-import click
 import typer
 
 from kingpost.cli.console import complain
@@ -53,14 +52,10 @@ def main() -> None:
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
+    """Run a command; one that typer itself cannot read ends the process with status 2."""
     try:
-        result: Any = app(args=arguments, prog_name="kingpost", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except click.exceptions.Abort:
-        return 1
-    except click.ClickException as error:
-        error.show()
-        return 2
+        app(args=arguments, prog_name="kingpost")
+        return 0
     except KingpostError as error:
         _show(str(error), debug=debug)
         return 2 if isinstance(error, UsageError) else 1

