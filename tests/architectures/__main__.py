@@ -73,7 +73,8 @@ def _work(model_type: str, sender: Connection) -> None:
 def page(results: dict[str, Findings | str]) -> str:
     """The text of docs/architectures.md."""
     passing = {t: r for t, r in results.items() if isinstance(r, Findings) and r.passes}
-    other = {t: r for t, r in results.items() if t not in passing}
+    wrong = {t: r for t, r in results.items() if isinstance(r, Findings) and not r.passes}
+    not_run = {t: r for t, r in results.items() if isinstance(r, str)}
     return "\n".join(
         [
             "# Architectures",
@@ -86,9 +87,13 @@ def page(results: dict[str, Findings | str]) -> str:
             _row(["---"] * len(COLUMNS)),
             *(_row(_cells(t, r)) for t, r in passing.items()),
             "",
-            "## Types that do not pass or could not be built",
+            "## Types that do not pass",
             "",
-            *(f"- `{t}`: {_reason(r)}" for t, r in other.items()),
+            *(f"- `{t}`: {_reason(r)}" for t, r in wrong.items()),
+            "",
+            "## Types of which no tiny model could be built and run on token ids here",
+            "",
+            *(f"- `{t}`: {_reason(r)}" for t, r in not_run.items()),
             "",
         ]
     )

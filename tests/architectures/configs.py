@@ -17,6 +17,7 @@ SIZES: dict[str, Any] = {
     # the stack
     **dict.fromkeys(["hidden_size", "n_embd", "d_model", "embedding_size"], HIDDEN),
     "hidden_size_global": HIDDEN,
+    **dict.fromkeys(["adapter_input_size", "adapter_in_dim", "adapter_out_dim"], HIDDEN),
     **dict.fromkeys(["word_embed_proj_dim", "lru_width", "attention_hidden_size"], HIDDEN),
     **dict.fromkeys(["num_hidden_layers", "n_layer", "n_layers", "num_layers"], BLOCKS),
     **dict.fromkeys(["decoder_layers", "num_decoder_layers", "num_blocks"], BLOCKS),
@@ -177,7 +178,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     # towers longer than the stack that reads text
     **{t: {"num_hidden_layers": 6} for t in ("git_vision_model", "siglip_vision_model")},
     "phi4_multimodal_vision": {"num_hidden_layers": 6},
-    "dots3_note_vision": {"per_layer_config": {}},
     "got_ocr2_vision": {"num_hidden_layers": 6},
     # sizes with names or limits of their own
     "blt": {"encoder_hash_byte_group_vocab": 64},
@@ -199,6 +199,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "head_dim": 12,
         "shared_experts_intermediate_size": EXPERT,
     },
+    "dots3_note_vision_encoder": {"per_layer_config": {}},
     "falcon_h1": {"mamba_d_ssm": 64},
     "inkling2_text": {"n_layers_per_attn_res_block": 2},
     "llama4_text": {

@@ -9,9 +9,12 @@ from typing import Any
 import hook_reference as reference
 import pytest
 import torch
-from architecture_checks import Findings, check, check_model
+from architecture_checks import Findings, check, check_model, token_ids
 from configs import build
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+import kingpost
+from kingpost.engine.replay import record, replay
 
 # What each is here for is in the second column.
 KINDS = {
@@ -106,6 +109,23 @@ def test_blocks_are_the_stack_that_reads_text(checked: tuple[str, Findings]) -> 
     model_type, findings = checked
     assert not {"vision", "image_encoder"} & set(findings.path.split("."))
     assert (findings.n_calls > findings.n_blocks) == (model_type in LOOPED)
+
+
+def test_a_list_inside_a_block_is_not_taken_for_the_stack() -> None:
+    hf = build("llama")
+    for layer in hf.model.layers:
+        layer.experts = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(8)])
+    assert kingpost.load_model(hf, device="cpu").blocks_path == "model.layers"
+
+
+@pytest.mark.parametrize("cut", range(5))
+def test_a_replay_runs_only_the_blocks_from_the_cut_on(cut: int) -> None:
+    hf, ids, ran = build("llama"), token_ids(), []
+    _, tape = record(kingpost.load_model(hf, device="cpu"), ids)
+    for i, layer in enumerate(hf.model.layers):
+        layer.mlp.register_forward_hook(lambda *_, i=i: ran.append(i))
+    replay(kingpost.load_model(hf, device="cpu"), ids, tape, cut=cut)
+    assert ran == list(range(cut, 4))
 
 
 def test_a_build_depends_on_nothing_before_it() -> None:
