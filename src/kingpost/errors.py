@@ -13,3 +13,7 @@ class UsageError(KingpostError):
 
     The command line ends with status 2.
     """
+
+
+class UnsupportedModelError(KingpostError):
+    """The model does something in its forward pass that the engine cannot take apart."""

@@ -14,6 +14,7 @@ import kingpost
 from kingpost.ablations import make_change
 from kingpost.engine import Engine, checked_engine
 from kingpost.engine.replay import record, replay
+from kingpost.errors import UnsupportedModelError
 
 IDS = token_ids()
 
@@ -140,10 +141,10 @@ def test_a_skip_that_never_happens_is_an_error(replays: bool) -> None:
     model = kingpost.load_model(hf, device="cpu")
     engine = Engine(model, replays=replays)
     recording = engine.record(IDS)
-    with pytest.raises(LookupError, match="never called"):
+    with pytest.raises(UnsupportedModelError, match="never calls L3"):
         engine.token_losses(recording, make_change(model, 3, ablation="skip"))
     _, tape = record(model, IDS)
-    with pytest.raises(LookupError, match="never called"):
+    with pytest.raises(UnsupportedModelError, match="never calls L3"):
         replay(model, IDS, tape, cut=0, skipped=frozenset({3}))
 
 

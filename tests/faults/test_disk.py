@@ -61,7 +61,7 @@ def test_a_read_only_disk_is_refused_for_writing_and_fine_for_reading(
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert kingpost.open_study(small_disk / "run").table().equals(table)
     for out in (small_disk / "run", small_disk / "new"):
-        with pytest.raises(KingpostError, match="Read-only file system.*give another --out"):
+        with pytest.raises(KingpostError, match=r"Read-only file system.*give another --out"):
             kingpost.scan(tiny_model, text, out)
 
 

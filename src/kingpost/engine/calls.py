@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kingpost.errors import UnsupportedModelError
+
 # What a block writes into one mutable argument for later blocks: new entries, or appended items.
 SideEffect = dict[Any, Any] | list[Any]
 Handler = Callable[[int, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -51,13 +53,13 @@ def hidden_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """The input hidden state of a block: its first argument, or the one that is named so.
 
     Raises:
-        LookupError: There is no floating-point tensor among the arguments.
+        UnsupportedModelError: There is no floating-point tensor among the arguments.
     """
     named = [kwargs.get(name) for name in _HIDDEN_NAMES]
     for value in [*args[:1], *named, *args, *kwargs.values()]:
         if torch.is_tensor(value) and value.is_floating_point():
             return value
-    raise LookupError("a block was called without a hidden state")
+    raise UnsupportedModelError("A block is called without a hidden state; it cannot be skipped.")
 
 
 def hidden_out(output: Any) -> torch.Tensor:
@@ -69,7 +71,7 @@ def with_hidden(output: Any, hidden: torch.Tensor) -> Any:
     """What a block returned, with its hidden state replaced.
 
     Raises:
-        TypeError: The block returned something in which element 0 cannot be replaced.
+        UnsupportedModelError: The block returned something in which element 0 cannot be replaced.
     """
     if torch.is_tensor(output):
         return hidden
@@ -77,7 +79,10 @@ def with_hidden(output: Any, hidden: torch.Tensor) -> Any:
         return (hidden, *output[1:])
     if isinstance(output, list):
         return [hidden, *output[1:]]
-    raise TypeError(f"a block returned {type(output).__name__}, whose hidden state is not known")
+    raise UnsupportedModelError(
+        f"A block returns a {type(output).__name__}, whose hidden state is not known; "
+        "such a block cannot be skipped."
+    )
 
 
 def containers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

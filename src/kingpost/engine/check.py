@@ -11,12 +11,28 @@ from kingpost.engine.calls import hidden_out
 from kingpost.engine.engine import Engine, hooked
 from kingpost.engine.losses import cross_entropy, head_input
 from kingpost.engine.replay import Tape, plain_forward, record, replay
-from kingpost.errors import KingpostError
+from kingpost.errors import KingpostError, UnsupportedModelError
 from kingpost.models import Model
 
 _SEQUENCES, _TOKENS = 2, 32
 # What may go wrong inside a model that the engine does not understand.
-_MISFITS = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, AssertionError)
+_MISFITS = (
+    UnsupportedModelError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    AssertionError,
+)
+    UnsupportedModelError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    AssertionError,
+)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,15 @@ from kingpost.engine.losses import (
     head_input,
     position_slices,
 )
-from kingpost.engine.replay import OnBlock, Tape, cut_of, plain_forward, record, replay
+from kingpost.engine.replay import (
+    OnBlock,
+    Tape,
+    cut_of,
+    never_called,
+    plain_forward,
+    record,
+    replay,
+)
 from kingpost.models import Model
 
 
@@ -72,7 +80,7 @@ class Engine:
             float32 [B, T - 1], nats, on the CPU.
 
         Raises:
-            LookupError: The change never came into effect.
+            UnsupportedModelError: The change never came into effect.
         """
         ids, tape = recording.ids, recording.tape
         if tape is None:
@@ -118,7 +126,7 @@ def hooked(model: Model, change: Change | None) -> Iterator[None]:
     """Within the context plain forward passes run with the change, made by forward hooks.
 
     Raises:
-        LookupError: A block to be skipped was never called.
+        UnsupportedModelError: A block to be skipped was never called.
     """
     reached: set[int] = set()
 
@@ -136,4 +144,4 @@ def hooked(model: Model, change: Change | None) -> Iterator[None]:
             stack.callback(handle.remove)
         yield
     if reached != skipped:
-        raise LookupError(f"blocks {sorted(skipped - reached)} were to be skipped but never called")
+        raise never_called(skipped - reached)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kingpost.errors import UnsupportedModelError
+
 # A row is a predicted position. These sizes are the fastest of those tried on CPUs.
 _ROWS = 1024
 _VOCABULARY_SLICE = 4096
@@ -127,10 +129,10 @@ class HeadCapture:
         """The hidden states [..., T, d] that the output embedding was given.
 
         Raises:
-            LookupError: The output embedding was never called.
+            UnsupportedModelError: The output embedding was never called.
         """
         if self.hidden is None:
-            raise LookupError("the output embedding was never called in the forward pass")
+            raise UnsupportedModelError("The forward pass never calls the output embedding.")
         return self.hidden
 
 

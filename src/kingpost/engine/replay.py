@@ -4,7 +4,7 @@ The model's own `forward` runs every time: masks, rotary embeddings, the final n
 follows it are its own code. Only block calls before the change return what was recorded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from kingpost.engine.calls import (
     with_hidden,
     write_again,
 )
+from kingpost.errors import UnsupportedModelError
 from kingpost.models import Model
 
 # block, input hidden state, output hidden state; for a looped model once per call of the block
@@ -48,10 +49,10 @@ class Tape:
         """The first call of a block.
 
         Raises:
-            LookupError: The block was never called.
+            UnsupportedModelError: The block was never called.
         """
         if block not in self.blocks:
-            raise LookupError(f"block {block} was never called in the forward pass")
+            raise never_called({block})
         return self.blocks.index(block)
 
     @property
@@ -63,6 +64,15 @@ class Tape:
 def plain_forward(model: Model, ids: torch.Tensor) -> Any:
     """The model's own forward pass over token ids [B, T], without a cache; gives its output."""
     return model.hf(input_ids=ids, use_cache=False)
+
+
+def never_called(blocks: Set[int]) -> UnsupportedModelError:
+    """The error for blocks that a forward pass never reaches, such as those that see images."""
+    listed = ", ".join(f"L{block}" for block in sorted(blocks))
+    return UnsupportedModelError(
+        f"A forward pass over text never calls {listed}, so nothing can be said about it: "
+        "the model is not one that Kingpost can scan."
+    )
 
 
 @torch.no_grad()
@@ -111,7 +121,7 @@ def replay(
         The model's output.
 
     Raises:
-        LookupError: A block to be skipped was not reached.
+        UnsupportedModelError: A block to be skipped was not reached.
     """
     reached: set[int] = set()
     n_calls = 0
@@ -133,7 +143,7 @@ def replay(
     with intercept(model.blocks, replay_call):
         output = plain_forward(model, ids)
     if reached != skipped:
-        raise LookupError(f"blocks {sorted(skipped - reached)} were to be skipped but never called")
+        raise never_called(skipped - reached)
     return output
 
 
