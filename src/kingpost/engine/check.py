@@ -25,14 +25,6 @@ _MISFITS = (
     AttributeError,
     AssertionError,
 )
-    UnsupportedModelError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RuntimeError,
-    AttributeError,
-    AssertionError,
-)
 
 
 @dataclass(frozen=True)
