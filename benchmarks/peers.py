@@ -61,6 +61,7 @@ def _start(name: str, options: argparse.Namespace) -> tuple[Connection, Any]:
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(name, options.dtype, options.sequences, there))
     process.start()
+    there.close()  # so that a contestant that dies is noticed
     here.recv()  # it is loaded and warm
     return here, process
 
@@ -172,9 +173,13 @@ def _print(
     for name, runs in times.items():
         apart = float(np.abs((losses[name][1:] - losses[name][0]) - own).max())
         seconds = statistics.median(runs)
-        print(
-            f"| {name} | {seconds:.1f} | {seconds / kingpost:.2f} | {peaks[name]:.2f} | {apart:.1e} |"
+        cells = (
+            f"{seconds:.1f}",
+            f"{seconds / kingpost:.2f}",
+            f"{peaks[name]:.2f}",
+            f"{apart:.1e}",
         )
+        print(f"| {name} | {' | '.join(cells)} |")
     floor = statistics.median(floors)
     print(f"| floor | {floor:.1f} | {floor / kingpost:.2f} | | |")
 
