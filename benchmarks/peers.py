@@ -69,16 +69,15 @@ def _start(name: str, options: argparse.Namespace) -> tuple[Connection, Any]:
 def _serve(name: str, dtype: str, sequences: int, pipe: Connection) -> None:
     """What a contestant's process does: wait for its turn, scan, and send time and losses."""
     scan, floor = (_kingpost if name == "kingpost" else _peer)(name, dtype, sequences)
+    _reset_peak()
     pipe.send("ready")
     while (order := pipe.recv()) != "stop":
         if order == "floor":
             pipe.send(floor())
             continue
-        before = psutil.Process().memory_info().rss
-        _reset_peak()
         start = time.perf_counter()
         losses = scan()
-        pipe.send((time.perf_counter() - start, losses, (_peak() - before) / 2**30))
+        pipe.send((time.perf_counter() - start, losses, _peak() / 2**30))
 
 
 def _kingpost(
@@ -168,7 +167,7 @@ def _print(
     kingpost = statistics.median(times["kingpost"])
     own = losses["kingpost"][1:] - losses["kingpost"][0]
     print(f"{options.dtype}, {options.sequences} x {LENGTH} tokens, {options.rounds} round(s)\n")
-    print("| | seconds (median) | times Kingpost | GiB above the weights | largest ΔΔLoss, nats |")
+    print("| | seconds (median) | times Kingpost | peak resident GiB | largest ΔΔLoss, nats |")
     print("|---|---|---|---|---|")
     for name, runs in times.items():
         apart = float(np.abs((losses[name][1:] - losses[name][0]) - own).max())

@@ -1,6 +1,7 @@
 """Holding back what transformers prints while it loads."""
 
 import contextlib
+import io
 from collections.abc import Iterator
 
 from transformers.utils import logging as transformers_logging
@@ -16,7 +17,9 @@ def quiet() -> Iterator[None]:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        yield
+        # Some of its bars heed no setting.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
         transformers_logging.set_verbosity(level)
         if bars:
