@@ -109,12 +109,10 @@ class _Screen:
         left = _clock(at.seconds_left)
         if self._bar.tasks[0].total is None:
             self._announce(at, left)
-        last = ""
+        self._bar.update(self._task, total=at.total, completed=at.done, left=left, visible=True)
         if at.site is not None and at.value is not None:
             last = f"L{at.site.block} {at.site.component} ΔLoss {at.value:+.3f}"
-        self._bar.update(
-            self._task, total=at.total, completed=at.done, left=left, last=last, visible=True
-        )
+            self._bar.update(self._task, last=last)
 
     def _announce(self, at: "kingpost.ScanProgress", left: str) -> None:
         m, t = self._model, self._text
