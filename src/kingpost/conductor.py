@@ -96,6 +96,7 @@ class _Scan:
         self.progress = progress
 
     def run(self, batch: int | str) -> None:
+        """Measure what is left, batch by batch, and then the noise floor."""
         todo = self._todo(self._lay_out(batch))
         exact = any(s.measure == "ablation" for s in self.sites)
         if not todo and not (exact and self._noise_batches()):

@@ -17,3 +17,9 @@ class UsageError(KingpostError):
 
 class UnsupportedModelError(KingpostError):
     """The model does something in its forward pass that the engine cannot take apart."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of another library says, as one line; its type if it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

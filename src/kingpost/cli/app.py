@@ -12,7 +12,7 @@ from kingpost.cli.inspect import inspect
 from kingpost.cli.scan import scan
 from kingpost.cli.table import table
 from kingpost.cli.verify import verify
-from kingpost.errors import KingpostError, UsageError
+from kingpost.errors import KingpostError, UsageError, first_line
 
 app = typer.Typer(
     name="kingpost",
@@ -61,7 +61,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         return 2 if isinstance(error, UsageError) else 1
     except Exception as error:
         # Whatever this is, it is no fault of the user's, and the sentence says so.
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         _show(
             f"Kingpost failed: {type(error).__name__}: {reason}; see it with --debug.", debug=debug
         )

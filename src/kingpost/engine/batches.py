@@ -7,8 +7,7 @@ from kingpost.engine.replay import record
 from kingpost.models import Model
 
 # Tokens per forward pass: what fits a CPU's cache is fastest there; an accelerator wants more.
-_TOKENS_PER_BATCH = {"cpu": 1024}
-_TOKENS_PER_BATCH_ELSEWHERE = 4096
+_TOKENS_ON_CPU, _TOKENS_ELSEWHERE = 1024, 4096
 # Of the memory that is free, what the recorded hidden states and the work beside them may take.
 _SHARE = 0.5
 # Activations of one forward pass beside the tape, in units of one recorded hidden state.
@@ -31,7 +30,7 @@ def auto_batch(model: Model, ids: torch.Tensor) -> int:
     tape_bytes = tape.nbytes * length / min(_PROBE, length)
     per_sequence = tape_bytes * (1 + _WORK / max(1, len(tape.blocks)))
     fits = int(_SHARE * free_memory(model.device) / per_sequence)
-    tokens = _TOKENS_PER_BATCH.get(model.device.type, _TOKENS_PER_BATCH_ELSEWHERE)
+    tokens = _TOKENS_ON_CPU if model.device.type == "cpu" else _TOKENS_ELSEWHERE
     return max(1, min(tokens // length, fits))
 
 

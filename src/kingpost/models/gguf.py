@@ -12,7 +12,7 @@ import platformdirs
 import torch
 import transformers
 
-from kingpost.errors import KingpostError
+from kingpost.errors import KingpostError, first_line
 from kingpost.models.quiet import quiet
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _dequantise(file: Path, folder: Path) -> None:
             tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
     except (ValueError, KeyError, IndexError, RuntimeError, NotImplementedError) as error:
         raise KingpostError(
-            f"{file} cannot be read as a GGUF model: {_first_line(error)}; "
+            f"{file} cannot be read as a GGUF model: {first_line(error)}; "
             "give a complete file of an architecture that transformers can dequantise."
         ) from error
     # The weights are plain from here on: a loader must not take them for packed ones.
@@ -90,10 +90,6 @@ def _dequantise(file: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
     checksums = {p.name: _sha256(p) for p in sorted(folder.iterdir())}
     (folder / _CHECKSUMS).write_text(json.dumps(checksums, indent=1))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _sha256(file: Path) -> str:

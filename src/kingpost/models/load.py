@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from kingpost.errors import KingpostError, UsageError
+from kingpost.errors import KingpostError, UsageError, first_line
 from kingpost.models.gguf import dequantised_folder
 from kingpost.models.model import Model
 from kingpost.models.quiet import quiet
@@ -131,7 +131,7 @@ def _load_weights(folder: str, dtype: torch.dtype, trust_remote_code: bool) -> A
         ) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise KingpostError(
-            f"{folder} cannot be loaded as a causal language model: {_reason(error)}"
+            f"{folder} cannot be loaded as a causal language model: {first_line(error)}"
         ) from error
     hf, info = loaded
     if info["missing_keys"]:
@@ -151,7 +151,7 @@ def _load_tokenizer(folder: str, trust_remote_code: bool) -> Any:
             )
     except Exception as error:  # any of a dozen kinds, depending on which file is missing
         raise KingpostError(
-            f"{folder} has no usable tokenizer ({_reason(error)}); put the tokenizer's files, "
+            f"{folder} has no usable tokenizer ({first_line(error)}); put the tokenizer's files, "
             "such as tokenizer.json, beside the weights."
         ) from error
 
@@ -174,7 +174,7 @@ def _device(device: str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"Device {device!r} cannot be used here: {_reason(error)}") from error
+        raise UsageError(f"Device {device!r} cannot be used here: {first_line(error)}") from error
 
 
 def _dtype(dtype: str, device: torch.device) -> torch.dtype:
@@ -197,8 +197,3 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
 def _name_of(hf: Any) -> str:
     known = str(getattr(hf.config, "_name_or_path", "") or "").rstrip("/")
     return known.rsplit("/", 1)[-1] or type(hf).__name__
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
