@@ -20,8 +20,8 @@ ORDER = [
     ["measures"],
     ["study"],
     ["figures"],
-    ["progress"],
-    ["conductor", "verification"],
+    ["scanning"],
+    ["verification"],
     ["cli"],
     ["__main__"],
 ]

@@ -9,14 +9,14 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kingpost.conductor import scan as scan
     from kingpost.errors import KingpostError as KingpostError
     from kingpost.errors import UsageError as UsageError
     from kingpost.figures import plot_bars as plot_bars
     from kingpost.figures import save_figure as save_figure
     from kingpost.models import Model as Model
     from kingpost.models import load_model as load_model
-    from kingpost.progress import ScanProgress as ScanProgress
+    from kingpost.scanning import ScanProgress as ScanProgress
+    from kingpost.scanning import scan as scan
     from kingpost.study import Study as Study
     from kingpost.study import open_study as open_study
     from kingpost.study import write_csv as write_csv
@@ -35,8 +35,8 @@ _HOMES = {
     "save_figure": "figures",
     "Model": "models",
     "load_model": "models",
-    "ScanProgress": "progress",
-    "scan": "conductor",
+    "ScanProgress": "scanning",
+    "scan": "scanning",
     "Study": "study",
     "open_study": "study",
     "write_csv": "study",

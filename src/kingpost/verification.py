@@ -1,18 +1,27 @@
-"""verify: some sites of a study once more, by a plain hooked forward pass.
+"""verify: some sites of a study once more, by a plain forward pass.
 
-Shares no code with the engine on purpose: a mistake there must not be repeated here.
+Shares no code with the engine on purpose, so that a mistake in recording, replay or the sliced loss
+is not repeated here: a whole forward pass runs, with full logits. What is done to a component is
+what the ablation does in a scan; a skip is made by a hook of its own.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 
+from kingpost.ablations import Setting, ablation_for
 from kingpost.errors import KingpostError
 from kingpost.models import Model, load_model
-from kingpost.study import Study, open_study
+from kingpost.scanning import Replacements, Target
+from kingpost.study import Site, Study, open_study
+
+_SITE = ["block", "component", "ablation"]
 
 
 def verify(
@@ -40,7 +49,7 @@ def verify(
             it was measured on.
     """
     study = study if isinstance(study, Study) else open_study(study)
-    measured = study.observations().query("measure == 'ablation' and ablation == 'skip'")
+    measured = study.observations().query("measure == 'ablation'")
     if measured.empty:
         raise KingpostError(f"{study.folder} holds no exact ΔLoss, so there is nothing to verify.")
     model = model or _load(study)
@@ -48,22 +57,22 @@ def verify(
         raise KingpostError(
             f"{model.name} has other weights than the model that {study.folder} was measured on."
         )
-    blocks = np.sort(measured["block"].unique())
-    drawn = np.sort(np.random.default_rng(seed).permutation(blocks)[:sites])
-    observed = measured.pivot_table(index="block", columns="sequence", values="value", dropna=False)
-    plain = _plain_deltas(model, study, [int(b) for b in drawn], set(observed.columns))
-    recomputed = pd.DataFrame(plain, index=drawn)
-    apart = (recomputed - observed.loc[drawn, recomputed.columns]).abs()
-    return pd.DataFrame(
-        {
-            "block": drawn,
-            "component": "block",
-            "ablation": "skip",
-            "value": observed.loc[drawn, recomputed.columns].mean(axis=1).to_numpy(),
-            "plain": recomputed.mean(axis=1).to_numpy(),
-            "difference": apart.max(axis=1).to_numpy(),
-        }
-    )
+    keys = measured[_SITE].drop_duplicates().sort_values(_SITE).reset_index(drop=True)
+    drawn = keys.loc[np.sort(np.random.default_rng(seed).permutation(len(keys))[:sites])]
+    observed = measured.pivot_table(index=_SITE, columns="sequence", values="value", dropna=False)
+    rows = []
+    recomputed = _plain_deltas(model, study, drawn, set(observed.columns))
+    for key, plain in recomputed.items():
+        pair = pd.DataFrame({"study": observed.loc[key], "plain": plain}).dropna()
+        rows.append(
+            {
+                **dict(zip(_SITE, key, strict=True)),
+                "value": pair["study"].mean(),
+                "plain": pair["plain"].mean(),
+                "difference": (pair["plain"] - pair["study"]).abs().max(),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _load(study: Study) -> Model:
@@ -78,26 +87,40 @@ def _load(study: Study) -> Model:
 
 
 def _plain_deltas(
-    model: Model, study: Study, blocks: list[int], wanted: set[int]
-) -> dict[int, list[float]]:
-    """ΔLoss by sequence: for each sequence a list over `blocks`, nats per token."""
-    ids = {row.sequence: row.token_ids for row in study.sequences().itertuples()}
-    deltas: dict[int, list[float]] = {}
+    model: Model, study: Study, drawn: pd.DataFrame, wanted: set[int]
+) -> dict[tuple[Any, ...], dict[int, float]]:
+    """ΔLoss by site and sequence, nats per token."""
+    tokens = torch.from_numpy(np.stack(list(study.sequences()["token_ids"])).astype(np.int64))
+    chosen = {key: _target(model, *key) for key in drawn.itertuples(index=False, name=None)}
+    replacements = Replacements(model, tokens, study.provenance["seed"])
+    replacements.take_means(list(chosen.values()), study.batches())
+    deltas: dict[tuple[Any, ...], dict[int, float]] = {key: {} for key in chosen}
     for batch in study.batches():  # in the batches of the scan: bfloat16 depends on their shape
-        sequences = [s for s in batch if s in wanted]
-        if not sequences:
+        if not wanted.intersection(batch):
             continue
-        tokens = torch.from_numpy(np.stack([ids[s] for s in sequences]).astype(np.int64))
-        tokens = tokens.to(model.device)
-        baseline = _losses(model, tokens, None)
-        skipped = [_losses(model, tokens, block) - baseline for block in blocks]
-        deltas |= {s: [float(d[i]) for d in skipped] for i, s in enumerate(sequences)}
-    return deltas
+        ids = tokens[batch].to(model.device)
+        baseline = _losses(model, ids)
+        for key, target in chosen.items():
+            others = replacements.of(target, batch, list(chosen.values()))
+            with _ablated(model, target, Setting(study.provenance["seed"], others)):
+                deltas[key] |= dict(zip(batch, _losses(model, ids) - baseline, strict=True))
+    return {k: {s: d for s, d in found.items() if s in wanted} for k, found in deltas.items()}
 
 
-@torch.no_grad()
-def _losses(model: Model, tokens: torch.Tensor, block: int | None) -> np.ndarray[Any, Any]:
-    """Mean loss of each row of tokens [B, T] by a plain forward pass, without one block."""
+def _target(model: Model, block: int, component: str, ablation: str) -> Target:
+    named = [*model.whole_blocks(), *model.components(), *model.parameters()]
+    (found, *_) = (c for c in named if (c.block, c.name) == (block, component))
+    site = Site(block, component, "ablation", ablation)
+    return Target(site, found, ablation_for(ablation, found)[1])
+
+
+@contextmanager
+def _ablated(model: Model, target: Target, setting: Setting) -> Iterator[None]:
+    if target.site.ablation != "skip":
+        assert target.ablation is not None
+        with target.ablation.change(model, target.component, setting).edit():
+            yield
+        return
     fired = []
 
     def pass_through(_: Any, args: Any, kwargs: Any, output: Any) -> Any:
@@ -107,16 +130,20 @@ def _losses(model: Model, tokens: torch.Tensor, block: int | None) -> np.ndarray
             return hidden
         return type(output)([hidden, *output[1:]])
 
-    handle = None
-    if block is not None:
-        handle = model.blocks[block].register_forward_hook(pass_through, with_kwargs=True)
+    block = target.site.block
+    handle = model.blocks[block].register_forward_hook(pass_through, with_kwargs=True)
     try:
-        logits = model.hf(input_ids=tokens, use_cache=False).logits
+        yield
     finally:
-        if handle is not None:
-            handle.remove()
-    if block is not None and not fired:
+        handle.remove()
+    if not fired:
         raise KingpostError(f"The hook on block {block} never fired, so nothing can be verified.")
+
+
+@torch.no_grad()
+def _losses(model: Model, tokens: torch.Tensor) -> npt.NDArray[np.float64]:
+    """Mean loss of each row of tokens [B, T] by a plain forward pass."""
+    logits = model.hf(input_ids=tokens, use_cache=False).logits
     means = []
     for row, targets in zip(logits, tokens, strict=True):  # row by row: float32 logits are large
         loss = torch.nn.functional.cross_entropy(row[:-1].float(), targets[1:], reduction="none")

@@ -21,7 +21,17 @@ from configs import causal_types
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 TIME_LIMIT = 300.0
 COLUMNS = (
-    *("type", "blocks at", "blocks", "calls", "replay", "skips", "losses", "loss in slices of"),
+    *(
+        "type",
+        "blocks at",
+        "blocks",
+        "calls",
+        "replay",
+        "skips",
+        "edits",
+        "losses",
+        "loss in slices of",
+    ),
     "remarks",
 )
 # Processes are forked so that a crash or an endless loop ends one type only, without the seconds
@@ -114,6 +124,9 @@ def _legend() -> list[str]:
         "",
         "- **replay**: the logits of a replay from every cut are the same to the last bit;",
         "- **skips**: so are those without each block, and every skip changes them;",
+        "- **edits**: so are those with each component and each parameter zeroed, shrunk or "
+        "replaced, and every ablation leaves all parameters as they were; the number of edits that "
+        "were compared;",
         "- **losses**: those of the baseline and of every skip agree with a float64 cross entropy "
         f"of the full logits within {MEAN_TOLERANCE:.0e} nats in the mean of a sequence and "
         f"{TOKEN_TOLERANCE:.0e} for a token;",
@@ -136,7 +149,7 @@ def _cells(model_type: str, findings: Findings) -> list[str]:
         f"`{findings.path}`",
         str(findings.n_blocks),
         str(findings.n_calls) if looped else "",
-        *[way, way, "agree", slices if findings.replays else "*plain*"],
+        *[way, way, str(findings.n_edits), "agree", slices if findings.replays else "*plain*"],
         "; ".join(remarks),
     ]
 
@@ -154,7 +167,10 @@ def _reason(result: Findings | str) -> str:
     if isinstance(result, str):
         text = result
     else:
-        misfits = (result.skip_misfit, result.replay_misfit, result.loss_misfit, result.traces)
+        misfits = (
+            *(result.skip_misfit, result.replay_misfit, result.edit_misfit),
+            *(result.loss_misfit, result.traces),
+        )
         text = next(filter(None, misfits), "; ".join(result.notes) or "the fast way was not taken")
     return " ".join(text.split())[:200]
 

@@ -9,16 +9,24 @@ import torch
 import transformers
 
 import kingpost
-from kingpost.ablations import make_change
+from kingpost.ablations import Ablation, Change, Setting, ablation_for, skip_block
 from kingpost.engine import Engine, checked_engine
-from kingpost.engine.replay import Tape, record, replay
-from kingpost.models import Model, block_kinds
+from kingpost.engine.replay import Tape, cut_of, record, replay
+from kingpost.errors import UnsupportedModelError
+from kingpost.models import Component, Model, block_kinds
 
 SEQUENCES, TOKENS = 2, 24
 # Mean of a sequence and single token, nats: float32 log-sum-exp against float64.
 MEAN_TOLERANCE, TOKEN_TOLERANCE = 1e-6, 1e-5
 # A change of the logits below this would let a skip that does nothing pass.
 VISIBLE = 1e-3
+# Every ablation of parts of a block; after each, all parameters must be what they were.
+EDITS = (
+    *("zero", "mean", "resample", "identity", "noise:1", "quantize:4", "shrink:0.5"),
+    *("pin:0", "pin:1", "ones"),
+)
+# Of these, what is compared with a plain forward pass on every component; shrinking on parameters.
+COMPARED = ("zero", "mean", "resample", "pin:0", "pin:1")
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,10 @@ class Findings:
         notes: What `checked_engine` said.
         replay_misfit: How a replay at some cut differs from the plain forward pass.
         skip_misfit: How a replay without some block differs from the hooks, or is vacuous.
+        edit_misfit: How a replay with an edited component differs from a plain forward pass with
+            the same edit, or what an ablation left changed.
+        n_edits: Number of edits that were compared.
+        n_seen: How many of them change the logits.
         loss_misfit: How the engine's losses differ.
         traces: What is left on the model afterwards, or changed.
         remarks: What is particular about the architecture.
@@ -49,6 +61,9 @@ class Findings:
     notes: tuple[str, ...]
     replay_misfit: str
     skip_misfit: str
+    edit_misfit: str
+    n_edits: int
+    n_seen: int
     loss_misfit: str
     traces: str
     remarks: tuple[str, ...]
@@ -56,7 +71,7 @@ class Findings:
     @property
     def passes(self) -> bool:
         """Whether the numbers are right, by the fastest way that fits, and the model is intact."""
-        exact = not (self.replay_misfit or self.skip_misfit)
+        exact = not (self.replay_misfit or self.skip_misfit or self.edit_misfit)
         right = not (self.loss_misfit or self.traces)
         fastest = self.slices == (self.replays and self.head_is_last)
         return right and fastest and (exact or not self.replays)
@@ -84,6 +99,7 @@ def check_model(hf: transformers.PreTrainedModel) -> Findings:
     remarks = _remarks(model, tape)
     if not reference.same_tensors(before, drawn):
         remarks.append("changes its own weights in its first forward pass")
+    edits = Edits(model, ids, tape)
     return Findings(
         path=model.blocks_path,
         n_blocks=len(model.blocks),
@@ -94,6 +110,9 @@ def check_model(hf: transformers.PreTrainedModel) -> Findings:
         notes=tuple(notes),
         replay_misfit=_sentence(lambda: _replay_misfit(model, ids, tape)),
         skip_misfit=_sentence(lambda: _skip_misfit(model, ids, tape)),
+        edit_misfit=_sentence(edits.misfit),
+        n_edits=edits.n_compared,
+        n_seen=edits.n_seen,
         loss_misfit=_sentence(lambda: _loss_misfit(engine, ids)),
         traces=_traces(hf, before),
         remarks=tuple(remarks),
@@ -134,6 +153,56 @@ def _skip_misfit(model: Model, ids: torch.Tensor, tape: Tape) -> str:
     return ""
 
 
+class Edits:
+    """Every ablation on every component: a replay from its cut against a plain forward pass."""
+
+    def __init__(self, model: Model, ids: torch.Tensor, tape: Tape) -> None:
+        self._model, self._ids, self._tape = model, ids, tape
+        self._baseline = reference.logits_of(model.hf, ids)
+        self._parameters = dict(model.hf.named_parameters(remove_duplicate=False))
+        self.n_compared = self.n_seen = 0
+
+    def misfit(self) -> str:
+        """Edit, compare and look for what is left changed; stops at the first misfit."""
+        model = self._model
+        for c in [*model.whole_blocks(), *model.components(), *model.parameters()]:
+            for name in EDITS:
+                _, ablation = ablation_for(name, c)
+                if ablation.refusal(model, c):
+                    continue
+                if misfit := self._misfit_of(c, name, ablation):
+                    return f"{name} of {c.name} in block {c.block} {misfit}"
+        return ""
+
+    def _misfit_of(self, c: Component, name: str, ablation: Ablation) -> str:
+        before = {n: p.detach().clone() for n, p in self._parameters.items()}
+        change = ablation.change(self._model, c, Setting(0, [torch.tensor(0.5)] * len(c.outputs)))
+        compared = name in ("zero", "pin:0", "pin:1") or (
+            c.kind == "parameter" and name == "shrink:0.5"
+        )
+        found = self._compare(change) if compared or ablation.replaces_by else self._enter(change)
+        left = [n for n, p in self._parameters.items() if not torch.equal(p, before[n])]
+        return found or (f"leaves {left[0]} changed" if left else "")
+
+    def _enter(self, change: Change) -> str:
+        with change.edit():
+            return ""
+
+    def _compare(self, change: Change) -> str:
+        try:
+            with change.edit():
+                expected = reference.logits_of(self._model.hf, self._ids)
+                found = replay(
+                    self._model, self._ids, self._tape, cut=cut_of(self._tape, change)
+                ).logits
+        except UnsupportedModelError:  # a module that no text reaches; nothing can be said of it
+            return ""
+        self.n_compared += 1
+        self.n_seen += not torch.equal(expected, self._baseline)
+        same = torch.equal(found.nan_to_num(), expected.nan_to_num())
+        return "" if same else f"differs by {_difference(found, expected)}"
+
+
 def _loss_misfit(engine: Engine, ids: torch.Tensor) -> str:
     hf, blocks = engine.model.hf, engine.model.blocks
     recording = engine.record(ids)
@@ -141,8 +210,7 @@ def _loss_misfit(engine: Engine, ids: torch.Tensor) -> str:
     if misfit:
         return f"baseline: {misfit}"
     for i, block in enumerate(blocks):
-        change = make_change(engine.model, i, ablation="skip")
-        found = engine.token_losses(recording, change)
+        found = engine.token_losses(recording, skip_block(i))
         if misfit := _wrong_losses(found, reference.logits_without(hf, block, ids), ids):
             return f"without block {i}: {misfit}"
     return ""
@@ -177,7 +245,7 @@ def _remarks(model: Model, tape: Tape) -> list[str]:
     remarks = []
     if (kinds := len(block_kinds(model.blocks))) > 1:
         remarks.append(f"{kinds} kinds of block")
-    if any(c.shared_with for c in model.components()):
+    if any(len(model.blocks_that_hold([p])) > 1 for p in model.hf.parameters()):
         remarks.append("blocks share parameters")
     output = tape.outputs[-1]
     if not torch.is_tensor(output):

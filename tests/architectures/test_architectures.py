@@ -90,6 +90,15 @@ def test_a_skip_of_every_block_gives_the_bits_of_a_hook(checked: tuple[str, Find
     assert checked[1].skip_misfit == ""
 
 
+def test_every_ablation_of_every_component_gives_the_bits_of_a_plain_forward_and_is_undone(
+    checked: tuple[str, Findings],
+) -> None:
+    findings = checked[1]
+    assert findings.edit_misfit == ""
+    # What is left are weights that text does not reach, and experts that no token was sent to.
+    assert findings.n_seen > findings.n_edits * 0.6 > 0
+
+
 def test_losses_are_those_of_the_full_logits(checked: tuple[str, Findings]) -> None:
     assert checked[1].loss_misfit == ""
 
@@ -144,6 +153,7 @@ def test_the_checks_notice_a_block_that_is_no_function_of_its_input() -> None:
     findings = check_model(hf)
     assert not findings.passes
     assert all([findings.replay_misfit, findings.skip_misfit, findings.loss_misfit])
+    assert findings.edit_misfit
 
 
 def test_the_checks_notice_a_skip_that_changes_nothing() -> None:

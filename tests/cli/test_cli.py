@@ -110,7 +110,10 @@ def test_inspect_says_what_is_shared_and_fused(tmp_path: Path) -> None:
     )
     done = run("inspect", save(gpt2, tmp_path / "gpt2"))
     assert "tied to the input embedding" in done.stdout
-    assert "fused: q, k and v" in done.stdout
+    fused = next(line for line in done.stdout.splitlines() if "attn.c_attn " in line)
+    assert "q_proj, k_proj, v_proj" in fused
+    assert fused.rstrip(" │").endswith("fused")
+    assert "sub-layers: attn (1,088 parameters), mlp (2,128 parameters)" in done.stdout
 
 
 def test_versions() -> None:
@@ -131,7 +134,7 @@ def test_versions() -> None:
         (
             ["scan", "{tiny}", "--out", "R", "--length", "24", "--where", "heads"],
             2,
-            "Unknown place 'heads'",
+            "Nothing in the blocks is called 'heads'",
         ),
         (["scan", "{tiny}", "--out", "R", "--batch", "many"], 2, "--batch many is no number"),
         (["scan", "{tiny}", "--out", "R", "--length", "4096"], 2, "4096"),

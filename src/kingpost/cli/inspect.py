@@ -37,24 +37,30 @@ def print_model(model: "kingpost.Model") -> None:
     for note in model.notes:
         out.print(note, markup=False)
     by_block: dict[int, list[kingpost.models.Component]] = {}
-    for component in model.components():
+    for component in model.parameters():
         by_block.setdefault(component.block, []).append(component)
     for kind in block_kinds(model.blocks):
         first = kind[0]
         name = type(model.blocks[first]).__name__
         shown = Table(title=f"{_ranges(kind)}: {name}", title_justify="left")
-        for column in ("component", "shape", "parameters", "remarks"):
+        for column in ("parameter", "shape", "parameters", "roles", "remarks"):
             shown.add_column(column, justify="right" if column == "parameters" else "left")
         for c in by_block.get(first, []):
-            shape = " × ".join(map(str, c.shape))
-            shown.add_row(c.name, shape, f"{c.n_parameters:,}", _remarks(c))
+            parameter = model.blocks[first].get_parameter(c.slices[0].parameter)
+            shape = " × ".join(map(str, parameter.shape))
+            roles = ", ".join(model.roles_of(c))
+            shown.add_row(c.name, shape, f"{c.n_parameters:,}", roles, _remarks(model, c))
         out.print(shown)
+        sublayers = [c for c in model.components() if c.block == first and c.kind == "sublayer"]
+        listed = ", ".join(f"{c.name} ({c.n_parameters:,} parameters)" for c in sublayers)
+        out.print(f"sub-layers: {listed or 'none'}", markup=False)
 
 
-def _remarks(component: "kingpost.models.Component") -> str:
-    fused = [f"fused: {component.fused}"] if component.fused else []
-    shared = component.shared_with
-    return "; ".join(fused + ([f"shared with {_ranges(list(shared))}"] if shared else []))
+def _remarks(model: "kingpost.Model", component: "kingpost.models.Component") -> str:
+    parameter = model.blocks[component.block].get_parameter(component.slices[0].parameter)
+    others = model.blocks_that_hold([parameter]) - {component.block}
+    fused = ["fused"] if len(model.roles_of(component)) > 1 else []
+    return "; ".join(fused + ([f"shared with {_ranges(sorted(others))}"] if others else []))
 
 
 def _ranges(blocks: list[int]) -> str:

@@ -1,5 +1,6 @@
 """kingpost scan: measure."""
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import kingpost
 from kingpost.cli.console import err
-from kingpost.errors import UsageError
+from kingpost.errors import KingpostError, UsageError
+
+_WHERE = (
+    "Which components: blocks, components, parameters, norms, a role (attn, mlp, q_proj, ...) or a "
+    "glob pattern on parameter names; may be given more than once."
+)
+_ABLATION = (
+    "What is done to them: skip, zero, mean, resample, identity, noise:σ, quantize:bits, "
+    "shrink:fraction, pin:0, pin:1, ones; auto takes a component away."
+)
+_MEASURE = (
+    "ablation, influence, angular, taylor, taylor_signed, fisher, wanda, magnitude, "
+    "magnitude_mean, snr, quantization_error; may be given more than once."
+)
 
 
 def scan(
@@ -28,11 +42,9 @@ def scan(
     sequences: Annotated[int, typer.Option(min=1, help="Sequences to score.")] = 16,
     length: Annotated[int, typer.Option(min=2, help="Tokens of a sequence.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of sequences.")] = 0,
-    where: Annotated[list[str], typer.Option(help="Which sites: blocks.")] = ["blocks"],  # noqa: B006
-    ablation: Annotated[str, typer.Option(help="What is done to a site: skip.")] = "skip",
-    measure: Annotated[
-        list[str], typer.Option(help="ablation, influence, angular; may be given more than once.")
-    ] = ["ablation"],  # noqa: B006
+    where: Annotated[list[str], typer.Option(help=_WHERE)] = ["blocks"],  # noqa: B006
+    ablation: Annotated[str, typer.Option(help=_ABLATION)] = "auto",
+    measure: Annotated[list[str], typer.Option(help=_MEASURE)] = ["ablation"],  # noqa: B006
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     batch: Annotated[str, typer.Option(help="Sequences per forward pass, or auto.")] = "auto",
@@ -40,9 +52,9 @@ def scan(
         bool, typer.Option("--trust-remote-code", help="Run code that the checkpoint brings.")
     ] = False,
 ) -> None:
-    """Take one block away at a time and measure how much worse the model gets."""
-    size = _batch(batch)
-    loaded = kingpost.load_model(model, dtype, device, trust_remote_code=trust_remote_code)
+    """Take one component away at a time and measure how much worse the model gets."""
+    size, measures = _batch(batch), _names(measure)
+    loaded = _load(model, dtype, device, trust_remote_code, measures)
     drawn = kingpost.load_text(text, model=loaded, n_sequences=sequences, length=length, seed=seed)
     for note in (*loaded.notes, *drawn.notes):
         err.print(note, style="dim", markup=False)
@@ -54,7 +66,7 @@ def scan(
                 out,
                 _names(where),
                 ablation,
-                _names(measure),
+                measures,
                 size,
                 progress=screen.show,
             )
@@ -64,6 +76,19 @@ def scan(
             err.print(shlex.join(["kingpost", *sys.argv[1:]]), markup=False)
             raise typer.Exit(1) from None
     err.print(f"Done. kingpost table {shlex.quote(str(out))} shows the numbers.", markup=False)
+
+
+def _load(
+    model: str | None, dtype: str, device: str, trust_remote_code: bool, measures: list[str]
+) -> "kingpost.Model":
+    """Load the model; without its weights where they can be read one by one."""
+    from kingpost.scanning import needs_weights_only
+
+    if needs_weights_only(measures):
+        # Where this fails, loading the whole model works or says what is wrong.
+        with contextlib.suppress(KingpostError):
+            return kingpost.load_model(model, dtype, "meta", trust_remote_code=trust_remote_code)
+    return kingpost.load_model(model, dtype, device, trust_remote_code=trust_remote_code)
 
 
 def _names(options: list[str]) -> list[str]:
@@ -120,7 +145,7 @@ class _Screen:
         dtype = str(m.dtype).removeprefix("torch.")
         err.print(
             f"{m.name}: {len(m.blocks)} blocks, {m.n_parameters:,} parameters, {dtype} on "
-            f"{m.device.type}; {n} sequences × {length} tokens of {t.source}; "
+            f"{m.target.type}; {n} sequences × {length} tokens of {t.source}; "
             f"{at.total - at.done} measurements to make, about {left}.",
             markup=False,
         )

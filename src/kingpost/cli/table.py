@@ -8,8 +8,11 @@ import typer
 from rich.table import Table
 
 import kingpost
+from kingpost.cli.agreement import print_agreement
 from kingpost.cli.console import err, out
 from kingpost.errors import UsageError
+from kingpost.study import agreement as compare_measures
+from kingpost.study import write_agreement
 
 
 def table(
@@ -19,12 +22,22 @@ def table(
     parquet: Annotated[
         Path | None, typer.Option(help="Write cells, observations and sequences to this folder.")
     ] = None,
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="Compare the measures with each other instead.")
+    ] = False,
+    top: Annotated[
+        int, typer.Option(min=1, help="With --agreement: how many of the largest to compare.")
+    ] = 5,
 ) -> None:
     """Print the table of a study, or write it to a file."""
     if sum(target is not None for target in (csv, json, parquet)) > 1:
         raise UsageError("Give one of --csv, --json and --parquet.")
+    if agreement and parquet is not None:
+        raise UsageError("--agreement goes to --csv or --json; give --parquet without it.")
     study = kingpost.open_study(run)
-    if csv is not None:
+    if agreement:
+        _agreement(study, top, csv, json)
+    elif csv is not None:
         kingpost.write_csv(study, csv)
     elif json is not None:
         kingpost.write_json(study, json)
@@ -32,6 +45,16 @@ def table(
         kingpost.write_parquet(study, parquet)
     else:
         _print(study)
+
+
+def _agreement(study: "kingpost.Study", top: int, csv: Path | None, json: Path | None) -> None:
+    compared = compare_measures(study, top=top)
+    if csv is not None:
+        write_agreement(compared, csv, form="csv")
+    elif json is not None:
+        write_agreement(compared, json, form="json")
+    else:
+        print_agreement(compared)
 
 
 def _print(study: "kingpost.Study") -> None:

@@ -17,13 +17,14 @@ def verify(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     sites: Annotated[int, typer.Option(min=1, help="Sites to recompute.")] = 5,
 ) -> None:
-    """Recompute some sites with plain forward hooks and print the largest difference."""
+    """Recompute some sites with plain forward passes and print the largest difference."""
     study = kingpost.open_study(run)
     checked = kingpost.verify(study, sites)
     for row in checked.itertuples():
         out.print(
-            f"L{row.block} {row.ablation}: {row.value:.6f} in the study, {row.plain:.6f} by plain "
-            f"hooks, at most {row.difference:.1e} apart on a sequence",
+            f"L{row.block} {row.component} {row.ablation}: {row.value:.6f} in the study, "
+            f"{row.plain:.6f} by a plain forward pass, at most {row.difference:.1e} apart on a "
+            "sequence",
             markup=False,
         )
     worst, dtype = float(checked["difference"].max()), study.provenance["dtype"]

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from kingpost.ablations import Change, skip
-from kingpost.engine.calls import hidden_out
+from kingpost.ablations import Change, skip_block
 from kingpost.engine.engine import Engine, hooked
 from kingpost.engine.losses import cross_entropy, head_input
-from kingpost.engine.replay import Tape, plain_forward, record, replay
+from kingpost.engine.replay import Tape, cut_of, plain_forward, record, replay
 from kingpost.errors import KingpostError, UnsupportedModelError
-from kingpost.models import Model
+from kingpost.models import Model, hidden_out
 
 _SEQUENCES, _TOKENS = 2, 32
 # What may go wrong inside a model that the engine does not understand.
@@ -124,7 +123,7 @@ def _head_misfit(model: Model, plain: Plain) -> str:
 
 def _replay_misfit(model: Model, plain: Plain) -> str:
     last = len(model.blocks) - 1
-    changes = [skip(block) for block in sorted({0, last // 2, last})]
+    changes = [skip_block(block) for block in sorted({0, last // 2, last})]
     try:
         expected = [_hooked_logits(model, plain.ids, change) for change in changes]
         output, tape = record(model, plain.ids)
@@ -157,9 +156,9 @@ def _hooked_logits(model: Model, ids: torch.Tensor, change: Change) -> torch.Ten
 def _skip_misfit(
     model: Model, plain: Plain, tape: Tape, change: Change, expected: torch.Tensor
 ) -> str:
-    cut = tape.first_call(change.first_block)
+    cut = cut_of(tape, change)
     replayed = replay(model, plain.ids, tape, cut=cut, skipped=change.skipped).logits
-    return _difference(f"the replay without block {change.first_block}", replayed, expected, plain)
+    return _difference(f"the replay without block {min(change.skipped)}", replayed, expected, plain)
 
 
 def _loss_misfit(engine: Engine, plain: Plain) -> str:

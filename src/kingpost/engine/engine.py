@@ -1,7 +1,7 @@
 """The engine: token losses of a batch with and without a change, by the way that was checked."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from kingpost.ablations import Change
-from kingpost.engine.calls import hidden_in, with_hidden
 from kingpost.engine.losses import (
     HeadCapture,
     SlicedLoss,
@@ -26,7 +25,7 @@ from kingpost.engine.replay import (
     record,
     replay,
 )
-from kingpost.models import Model
+from kingpost.models import Model, hidden_in, with_hidden
 
 
 @dataclass(frozen=True)
@@ -82,16 +81,21 @@ class Engine:
         Raises:
             UnsupportedModelError: The change never came into effect.
         """
-        ids, tape = recording.ids, recording.tape
-        if tape is None:
-            return self._plain_losses(ids, change).cpu()
-        capture = HeadCapture()
+        if recording.tape is None:
+            return self._plain_losses(recording.ids, change).cpu()
+        with change.edit() if change else nullcontext():
+            return self._replayed_losses(recording, recording.tape, change).cpu()
+
+    def _replayed_losses(
+        self, recording: Recording, tape: Tape, change: Change | None
+    ) -> torch.Tensor:
+        capture, ids = HeadCapture(), recording.ids
         with head_input(self.model.head, capture):
             skipped = change.skipped if change else frozenset()
             replay(self.model, ids, tape, cut=cut_of(tape, change), skipped=skipped)
         if self._sliced_loss is not None:
-            return self._sliced_loss(capture.taken(), ids).cpu()
-        return self._position_losses(recording, tape, capture.taken()).cpu()
+            return self._sliced_loss(capture.taken(), ids)
+        return self._position_losses(recording, tape, capture.taken())
 
     def _position_losses(
         self, recording: Recording, tape: Tape, hidden: torch.Tensor
@@ -108,13 +112,11 @@ class Engine:
         return torch.cat(losses, dim=1)
 
     def _plain_losses(self, ids: torch.Tensor, change: Change | None) -> torch.Tensor:
-        """Losses by plain forward passes with hooks, a sequence at a time to bound the logits."""
-        rows = []
-        for row in ids.split(1):
-            with hooked(self.model, change):
-                logits = plain_forward(self.model, row).logits
-            rows.append(cross_entropy(logits[:, :-1], row[:, 1:]))
-        return torch.cat(rows)
+        """Losses by one plain forward pass with hooks; in float32 a sequence at a time."""
+        with hooked(self.model, change):
+            logits = plain_forward(self.model, ids).logits
+        rows = zip(logits.split(1), ids.split(1), strict=True)
+        return torch.cat([cross_entropy(row[:, :-1], targets[:, 1:]) for row, targets in rows])
 
 
 def _always(hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -123,7 +125,7 @@ def _always(hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 @contextmanager
 def hooked(model: Model, change: Change | None) -> Iterator[None]:
-    """Within the context plain forward passes run with the change, made by forward hooks.
+    """Within the context plain forward passes run with the change; blocks are skipped by hooks.
 
     Raises:
         UnsupportedModelError: A block to be skipped was never called.
@@ -139,6 +141,8 @@ def hooked(model: Model, change: Change | None) -> Iterator[None]:
 
     skipped = change.skipped if change else frozenset[int]()
     with ExitStack() as stack:
+        if change is not None:
+            stack.enter_context(change.edit())
         for block in skipped:
             handle = model.blocks[block].register_forward_hook(skip_hook(block), with_kwargs=True)
             stack.callback(handle.remove)

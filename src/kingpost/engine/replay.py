@@ -4,7 +4,8 @@ The model's own `forward` runs every time: masks, rotary embeddings, the final n
 follows it are its own code. Only block calls before the change return what was recorded.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +16,12 @@ from kingpost.engine.calls import (
     SideEffect,
     containers,
     copies,
-    hidden_in,
-    hidden_out,
     intercept,
     side_effects,
-    with_hidden,
     write_again,
 )
 from kingpost.errors import UnsupportedModelError
-from kingpost.models import Model
+from kingpost.models import Model, hidden_in, hidden_out, with_hidden
 
 # block, input hidden state, output hidden state; for a looped model once per call of the block
 OnBlock = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -96,12 +94,25 @@ def record(model: Model, ids: torch.Tensor, *, on_block: OnBlock | None = None) 
         tape.blocks.append(block)
         tape.outputs.append(output)
         tape.effects.append(side_effects(before, mutable))
-        if on_block is not None:
-            on_block(block, hidden_in(args, kwargs), hidden_out(output))
         return output
 
-    with intercept(model.blocks, tape_call):
+    with watch_blocks(model, on_block), intercept(model.blocks, tape_call):
         return plain_forward(model, ids), tape
+
+
+@contextmanager
+def watch_blocks(model: Model, on_block: OnBlock | None) -> Iterator[None]:
+    """Within the context `on_block` is called with the hidden states of each block call."""
+
+    def watch(block: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        if on_block is not None:
+            with torch.no_grad():
+                on_block(block, hidden_in(args, kwargs), hidden_out(output))
+        return output
+
+    with intercept(model.blocks, watch):
+        yield
 
 
 @torch.no_grad()
@@ -148,5 +159,16 @@ def replay(
 
 
 def cut_of(tape: Tape, change: Change | None) -> int:
-    """Number of block calls that a change leaves as they were recorded; all of them for None."""
-    return len(tape.blocks) if change is None else tape.first_call(change.first_block)
+    """Number of block calls that a change leaves as they were recorded; all of them for None.
+
+    Raises:
+        UnsupportedModelError: None of the blocks that it changes was called.
+    """
+    if change is None:
+        return len(tape.blocks)
+    if not change.touched:
+        return 0
+    called = change.touched.intersection(tape.blocks)
+    if not called:
+        raise never_called(change.touched)
+    return min(tape.first_call(block) for block in called)

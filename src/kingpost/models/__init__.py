@@ -1,7 +1,12 @@
 """Models: from a name, a folder or a GGUF file to blocks, components and a tokenizer."""
 
+from kingpost.models.component import Component as Component
+from kingpost.models.component import Output as Output
+from kingpost.models.component import Slice as Slice
+from kingpost.models.hidden import hidden_in as hidden_in
+from kingpost.models.hidden import hidden_out as hidden_out
+from kingpost.models.hidden import with_hidden as with_hidden
 from kingpost.models.load import load_model as load_model
 from kingpost.models.model import Model as Model
-from kingpost.models.structure import Component as Component
 from kingpost.models.structure import block_kinds as block_kinds
 from kingpost.models.structure import shared_blocks as shared_blocks

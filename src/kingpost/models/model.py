@@ -1,7 +1,7 @@
 """A loaded language model and what was found in it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from kingpost.models.structure import Component, count_parameters, list_components
+from kingpost.models.component import Component
+from kingpost.models.components import list_components, list_parameters, select, whole_blocks
+from kingpost.models.files import TensorFiles
+from kingpost.models.structure import count_parameters, holders
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,7 @@ class Model:
         name: What figures call it.
         source: What to give `load_model` to get it again; empty for a model handed over in memory.
         notes: What a reader of the numbers must know, such as where the weights came from.
+        files: Where its tensors are read from, if they are not in memory.
     """
 
     hf: Any
@@ -34,11 +38,17 @@ class Model:
     name: str
     source: str
     notes: tuple[str, ...] = ()
+    files: TensorFiles | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the input embedding is, and so where token ids go."""
         return self.embedding.weight.device  # type: ignore[return-value]
+
+    @property
+    def target(self) -> torch.device:
+        """Where it computes; of a model without its weights, where it would."""
+        return default_device() if self.device.type == "meta" else self.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,17 +95,91 @@ class Model:
         return count_parameters(self.hf)
 
     def components(self) -> list[Component]:
-        """Every parameter of every block."""
-        return list_components(self.blocks)
+        """What every block consists of: sub-layers, projections by role, and the rest by name."""
+        return list_components(self.blocks, self.hf.config)
+
+    def parameters(self) -> list[Component]:
+        """Every parameter of every block, by its own name."""
+        return list_parameters(self.blocks, self.hf.config)
+
+    def roles_of(self, parameter: Component) -> list[str]:
+        """The roles that a parameter serves, wholly or in part."""
+        return self._served.get((parameter.block, parameter.name), [])
+
+    @cached_property
+    def _served(self) -> dict[tuple[int, str], list[str]]:
+        served: dict[tuple[int, str], list[str]] = {}
+        for component in self.components():
+            if component.kind == "role":
+                for name in component.parameters:
+                    served.setdefault((component.block, name), []).append(component.name)
+        return served
+
+    def whole_blocks(self) -> list[Component]:
+        """The blocks themselves."""
+        return whole_blocks(self.blocks)
+
+    def select(self, where: Sequence[str]) -> list[Component]:
+        """The components that names ask for, each once, by block.
+
+        Args:
+            where: `blocks`, `components`, `parameters`, `norms`, a role such as `q_proj` or `mlp`,
+                or a glob pattern on names of parameters inside a block, such as `mlp.*`.
+
+        Raises:
+            UsageError: A name matches nothing; the message lists the nearest ones.
+        """
+        return select(self.blocks, self.hf.config, where)
+
+    def name_of(self, block: int, parameter: str) -> str:
+        """The name in the whole model of a parameter that is named inside its block."""
+        return f"{self.blocks_path}.{block}.{parameter}"
+
+    def read(self, name: str) -> torch.Tensor:
+        """A parameter or buffer by its name; from the files, if it is not in memory."""
+        tensor: torch.Tensor = self._tensors[name]
+        if self.files is None or not tensor.is_meta:
+            return tensor.detach()
+        return self.files.read(name).to(tensor.dtype)
+
+    @cached_property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and those buffers that a checkpoint has, by every name that they have."""
+        return self.hf.state_dict(keep_vars=True)  # type: ignore[no-any-return]
+
+    def blocks_that_hold(
+        self, parts: Sequence[nn.Module] | Sequence[nn.Parameter]
+    ) -> frozenset[int]:
+        """The blocks that hold any of some parameters or modules.
+
+        Empty if something outside the stack holds one too, as then no block comes first.
+        """
+        held = [self._holders.get(id(part), frozenset()) for part in parts]
+        if any(id(part) in self._outside for part in parts):
+            return frozenset()
+        return frozenset[int]().union(*held)
+
+    @cached_property
+    def _holders(self) -> dict[int, frozenset[int]]:
+        return holders(self.blocks)
+
+    @cached_property
+    def _outside(self) -> set[int]:
+        parameters = self.hf.named_parameters(remove_duplicate=False)
+        inside = self.blocks_path + "."
+        return {id(p) for name, p in parameters if not name.startswith(inside)}
 
     @cached_property
     def weights_hash(self) -> str:
-        """SHA-256 over name, shape, dtype and bytes of every parameter and buffer, in order.
+        """SHA-256 over name, shape, dtype and bytes of every parameter and saved buffer, in order.
 
-        Read before the first forward pass: some models (RWKV) rescale their weights in it.
+        A tied or shared parameter counts once. Read before the first forward pass: some models
+        (RWKV) rescale their weights in it.
         """
+        once = {id(tensor): name for name, tensor in reversed(self._tensors.items())}
+        names = sorted(once.values())
         with ThreadPoolExecutor() as pool:  # hashlib lets go of the interpreter lock
-            digests = pool.map(lambda item: _tensor_digest(*item), self._named_tensors())
+            digests = pool.map(lambda name: _tensor_digest(name, self.read(name)), names)
             return hashlib.sha256(b"".join(digests)).hexdigest()
 
     @cached_property
@@ -107,9 +191,12 @@ class Model:
         special = sorted((k, str(v)) for k, v in self.tokenizer.special_tokens_map.items())
         return hashlib.sha256(repr((vocabulary, special)).encode()).hexdigest()
 
-    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self.hf.named_parameters()
-        yield from self.hf.named_buffers()
+
+def default_device() -> torch.device:
+    """An accelerator if there is one, else the CPU."""
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.device("cpu")
 
 
 def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from kingpost.errors import KingpostError, UsageError
 
-FORMAT = 1
+FORMAT = 2
 _FILE, _LOCK = "ledger.sqlite", "ledger.lock"
 
 _SCHEMA = """
@@ -31,11 +31,16 @@ CREATE TABLE sequences (
     sequence INTEGER PRIMARY KEY, document TEXT NOT NULL, token_ids BLOB NOT NULL,
     n_tokens INTEGER NOT NULL, batch INTEGER, base_loss REAL, other_layout_loss REAL
 );
+CREATE TABLE components (
+    block INTEGER NOT NULL, component TEXT NOT NULL, kind TEXT NOT NULL,
+    n_parameters INTEGER NOT NULL, parameters TEXT NOT NULL, PRIMARY KEY (block, component)
+);
 CREATE TABLE sites (
     site INTEGER PRIMARY KEY, block INTEGER NOT NULL, component TEXT NOT NULL,
-    measure TEXT NOT NULL, ablation TEXT NOT NULL,
+    measure TEXT NOT NULL, ablation TEXT NOT NULL, same_as TEXT NOT NULL DEFAULT '',
     UNIQUE (block, component, measure, ablation)
 );
+CREATE TABLE constants (site INTEGER PRIMARY KEY REFERENCES sites, value REAL);
 CREATE TABLE observations (
     site INTEGER NOT NULL REFERENCES sites, sequence INTEGER NOT NULL REFERENCES sequences,
     value REAL, PRIMARY KEY (site, sequence)
@@ -61,6 +66,25 @@ class Site(NamedTuple):
     component: str
     measure: str
     ablation: str = ""
+
+
+class ComponentRow(NamedTuple):
+    """One component of a model, as a study remembers it.
+
+    Attributes:
+        block: Its block.
+        component: Its name.
+        kind: `block`, `sublayer` (several tensors with one purpose), `role` (weight and bias of one
+            projection) or `parameter`.
+        n_parameters: Number of elements.
+        parameters: The parameters that it is made of, wholly or in part, by name.
+    """
+
+    block: int
+    component: str
+    kind: str
+    n_parameters: int
+    parameters: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -147,6 +171,22 @@ class Ledger:
         rows = self._rows("SELECT started, command, context FROM sessions ORDER BY session")
         return [{"started": s, "command": c, **json.loads(context)} for s, c, context in rows]
 
+    def add_components(self, components: Iterable[ComponentRow]) -> None:
+        """Note what the model is made of, as far as it is not there yet."""
+        rows = [(*c[:4], json.dumps(c.parameters)) for c in components]
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO components VALUES (?, ?, ?, ?, ?)", rows
+            )
+
+    def components(self) -> list[ComponentRow]:
+        """What the model is made of, in the order in which it was noted."""
+        rows = self._rows("SELECT * FROM components ORDER BY rowid")
+        return [
+            ComponentRow(block, component, kind, n, tuple(json.loads(parameters)))
+            for block, component, kind, n, parameters in rows
+        ]
+
     def add_sequences(self, token_ids: npt.NDArray[np.int64], documents: Sequence[str]) -> None:
         """Add the sequences [n, T] that are not there yet; the first of them is number 0."""
         rows = [
@@ -201,20 +241,38 @@ class Ledger:
         """
         with self._transaction():
             for site, row in values.items():
-                self._connection.execute(
-                    "INSERT OR IGNORE INTO sites (block, component, measure, ablation) "
-                    "VALUES (?, ?, ?, ?)",
-                    site,
-                )
-                ((number,),) = self._connection.execute(
-                    "SELECT site FROM sites WHERE (block, component, measure, ablation) = "
-                    "(?, ?, ?, ?)",
-                    site,
-                )
+                number = self._number(site)
                 self._connection.executemany(
                     "INSERT OR IGNORE INTO observations VALUES (?, ?, ?)",
                     [(number, s, float(x)) for s, x in zip(sequences, row, strict=True)],
                 )
+
+    def add_constants(self, values: Mapping[Site, float]) -> None:
+        """Commit values of sites that depend on the weights alone and on no sequence."""
+        with self._transaction():
+            for site, value in values.items():
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO constants VALUES (?, ?)", (self._number(site), value)
+                )
+
+    def mark_same(self, sites: Mapping[Site, str]) -> None:
+        """Note that sites were not measured themselves: site -> the component that was."""
+        with self._transaction():
+            self._connection.executemany(
+                "UPDATE sites SET same_as = ? WHERE site = ?",
+                [(component, self._number(site)) for site, component in sites.items()],
+            )
+
+    def _number(self, site: Site) -> int:
+        self._connection.execute(
+            "INSERT OR IGNORE INTO sites (block, component, measure, ablation) VALUES (?, ?, ?, ?)",
+            site,
+        )
+        ((number,),) = self._connection.execute(
+            "SELECT site FROM sites WHERE (block, component, measure, ablation) = (?, ?, ?, ?)",
+            site,
+        )
+        return int(number)
 
     def observations(self) -> list[tuple[int, str, str, str, int, float]]:
         """Every observation: block, component, measure, ablation, sequence, value."""
@@ -225,6 +283,21 @@ class Ledger:
         )
         # SQLite has no NaN and keeps NULL for it.
         return [(*row[:-1], np.nan if row[-1] is None else row[-1]) for row in rows]
+
+    def constants(self) -> dict[Site, float]:
+        """Every value that depends on the weights alone."""
+        rows = self._rows(
+            "SELECT block, component, measure, ablation, value FROM constants JOIN sites "
+            "USING (site) ORDER BY measure, ablation, component, block"
+        )
+        return {Site(*row[:4]): np.nan if row[4] is None else row[4] for row in rows}
+
+    def same(self) -> dict[Site, str]:
+        """Sites that were not measured themselves: site -> the component that was."""
+        rows = self._rows(
+            "SELECT block, component, measure, ablation, same_as FROM sites WHERE same_as != ''"
+        )
+        return {Site(*row[:4]): row[4] for row in rows}
 
     def measured(self) -> set[tuple[Site, int]]:
         """Which site is measured on which sequence."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kingpost.study.ledger import read_ledger
+from kingpost.study.ledger import ComponentRow, Site, read_ledger
 from kingpost.study.statistics import estimate, noise_floor
 
 COLUMNS = (
@@ -25,6 +25,13 @@ COLUMNS = (
     "note",
 )
 _SITE = ["measure", "ablation", "component", "block"]
+# Why a measure has no number, where it has none.
+_UNDEFINED = {
+    "snr": "undefined: not a single matrix",
+    "quantization_error": "undefined: not a matrix",
+    "wanda": "undefined: not the weight of a linear layer",
+    **dict.fromkeys(("taylor", "taylor_signed", "fisher"), "undefined: no gradient reaches it"),
+}
 
 
 def open_study(folder: str | os.PathLike[str]) -> "Study":
@@ -51,6 +58,9 @@ class Study:
             self.sessions = ledger.sessions()
             self._sequences = ledger.sequences()
             self._observations = ledger.observations()
+            self._constants = ledger.constants()
+            self._components = ledger.components()
+            self._same = ledger.same()
 
     def __repr__(self) -> str:
         return (
@@ -96,41 +106,62 @@ class Study:
     @cached_property
     def _table(self) -> pd.DataFrame:
         rows = [
-            self._cell(measure, ablation, component, block, cell)
+            self._cell(Site(block, component, measure, ablation), cell)
             for (measure, ablation, component, block), cell in self.observations().groupby(_SITE)
         ]
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        rows += [self._constant_cell(site, value) for site, value in self._constants.items()]
+        return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values(_SITE).reset_index(drop=True)
 
-    def _cell(
-        self, measure: str, ablation: str, component: str, block: int, cell: pd.DataFrame
-    ) -> dict[str, Any]:
+    def _cell(self, site: Site, cell: pd.DataFrame) -> dict[str, Any]:
         e = estimate(cell["value"], n_tokens=cell["n_tokens"], documents=cell["document"])
         return {
-            "block": block,
-            "component": component,
-            "measure": measure,
-            "ablation": ablation,
+            **site._asdict(),
             "value": e.value,
             "se": e.se,
             "ci_low": e.ci_low,
             "ci_high": e.ci_high,
             "n_sequences": e.n_sequences,
             "n_tokens": e.n_tokens,
-            "note": "; ".join(self._notes(measure, cell)),
+            "note": "; ".join(self._notes(site, cell)),
         }
 
-    def _notes(self, measure: str, cell: pd.DataFrame) -> list[str]:
+    def _constant_cell(self, site: Site, value: float) -> dict[str, Any]:
+        known = np.isfinite(value)
+        note = "from the weights alone: no sampling error" if known else _UNDEFINED[_family(site)]
+        return {
+            **site._asdict(),
+            **dict.fromkeys(("se", "ci_low", "ci_high"), np.nan),
+            "value": value,
+            "n_sequences": 0,
+            "n_tokens": 0,
+            "note": note,
+        }
+
+    def _notes(self, site: Site, cell: pd.DataFrame) -> list[str]:
         notes = []
         finite = np.isfinite(cell["value"])
+        if not finite.any() and _family(site) in _UNDEFINED:
+            return [_UNDEFINED[_family(site)]]
         if not finite.all():
             notes.append(f"not finite in {int((~finite).sum())} of {len(cell)} sequences")
-        elif measure == "ablation" and abs(cell["value"].mean()) <= self.noise_floor:
+        elif site.measure == "ablation" and abs(cell["value"].mean()) <= self.noise_floor:
             notes.append("below the noise floor")
+        if site in self._same:
+            notes.append(f"the same as {self._same[site]}, measured once")
         if len(cell) == 1:
             notes.append("one sequence: spread unknown")
         elif cell["document"].nunique() == 1:
             notes.append("one document: the interval speaks of it alone")
         return notes
+
+    def components(self) -> pd.DataFrame:
+        """What the model is made of, measured or not.
+
+        Columns: block, component, kind (`block`, `sublayer`: several tensors with one purpose,
+        `role`: weight and bias of one projection, `parameter`), n_parameters, and parameters, the
+        names of the parameters that the component is made of, wholly or in part.
+        """
+        return pd.DataFrame(self._components, columns=list(ComponentRow._fields))
 
     def observations(self) -> pd.DataFrame:
         """One row for each site and sequence.
@@ -162,3 +193,8 @@ class Study:
             [(s.sequence, s.document, s.token_ids, s.base_loss) for s in self._sequences],
             columns=["sequence", "document", "token_ids", "base_loss"],
         ).astype({"base_loss": "float64"})
+
+
+def _family(site: Site) -> str:
+    """The measure of a site without its argument."""
+    return site.measure.partition(":")[0]

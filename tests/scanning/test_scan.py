@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import kingpost
-from kingpost import conductor
 from kingpost.engine import Engine
 from kingpost.errors import KingpostError, UsageError
+from kingpost.scanning import conductor
+from kingpost.scanning.provenance import provenance as provenance_of
 from tests_support import N_BLOCKS, save, tiny_llama
 
 
@@ -152,7 +153,7 @@ def test_a_folder_of_another_model_or_text_is_refused(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"where": ["heads"]}, "Unknown place 'heads': there is blocks"),
+        ({"where": ["heads"]}, "Nothing in the blocks is called 'heads'; there are blocks"),
         ({"ablation": "burn"}, "Unknown ablation 'burn': there is skip"),
         ({"measures": ["guess"]}, "Unknown measure 'guess': there is ablation, influence, angular"),
     ],
@@ -198,7 +199,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(
 
     def cramped(self: Engine, recording, change=None):
         # Room for two sequences; the first site of a larger batch still gets through.
-        if len(recording.ids) > 2 and change is not None and change.first_block > 0:
+        if len(recording.ids) > 2 and change is not None and min(change.touched) > 0:
             raise torch.OutOfMemoryError("no room")
         return token_losses(self, recording, change)
 
@@ -251,7 +252,7 @@ def test_the_way_of_working_is_recorded(
     assert provenance["text_sha256"] == tiny_text.digest
     assert (provenance["dtype"], provenance["seed"], provenance["length"]) == ("float32", 0, 24)
     assert study.sessions[0]["kingpost"] == kingpost.__version__
-    assert conductor._provenance(tiny_model, tiny_text) == provenance
+    assert provenance_of(tiny_model, tiny_text) == provenance
 
 
 def test_a_scan_killed_before_its_noise_floor_measures_that_later(

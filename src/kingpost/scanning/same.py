@@ -1,0 +1,104 @@
+"""Sites that must give the same number, so that it is measured once.
+
+Two kinds. Components that are the very same weights: a role and its only parameter, a parameter
+that several blocks share. And, for `zero`, components whose loss has one and the same consequence
+(in a usual block q and k: all scores are equal; v, o and attn; gate, up, down and mlp). The second
+kind is not believed by name: on some tokens the losses must be equal to the last bit, and not those
+of the whole model.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from kingpost.ablations import Setting
+from kingpost.engine import Engine
+from kingpost.models import Component, Model
+from kingpost.scanning.request import Target
+from kingpost.study import Site
+
+_SEQUENCES, _TOKENS = 2, 32
+# Of roles in one set, zeroing any may have the same consequence.
+_CONSEQUENCES = (
+    {"q_proj", "k_proj"},
+    {"v_proj", "o_proj", "attn"},
+    {"gate_proj", "up_proj", "down_proj", "mlp", "experts"},
+)
+
+
+def same_sites(
+    engine: Engine, ids: torch.Tensor, exact: Sequence[Target], seed: int
+) -> dict[Site, Site]:
+    """For each site the first site that gives the same number; itself, if there is none before.
+
+    Args:
+        engine: The engine of the scan.
+        ids: Token ids of the scan, int64 [N, T].
+        exact: The sites of the measure `ablation`.
+        seed: Seed of the study.
+    """
+    model = engine.model
+    first = _same_weights(model, exact)
+    candidates: dict[Hashable, list[Target]] = defaultdict(list)
+    for target in exact:
+        consequence = _consequence(model, target)
+        if consequence is not None and first[target.site] == target.site:
+            candidates[target.component.block, consequence].append(target)
+    groups = [group for group in candidates.values() if len(group) > 1]
+    if groups:
+        found = _same_losses(engine, ids[:_SEQUENCES, :_TOKENS], groups, seed)
+        first = {site: found.get(other, other) for site, other in first.items()}
+    return first
+
+
+def _same_weights(model: Model, exact: Sequence[Target]) -> dict[Site, Site]:
+    seen: dict[Hashable, Site] = {}
+    return {t.site: seen.setdefault(_identity(model, t), t.site) for t in exact}
+
+
+def _identity(model: Model, target: Target) -> Hashable:
+    """Equal for targets that do the same to the same weights."""
+    component, name = target.component, target.site.ablation
+    if component.kind == "block" or name.startswith("noise"):  # noise depends on the site's name
+        return target.site
+    block = model.blocks[component.block]
+    slices = frozenset(
+        (id(block.get_parameter(s.parameter)), None if s.index is None else tuple(s.index.tolist()))
+        for s in component.slices
+    )
+    return name, component.kind == "sublayer", slices
+
+
+def _consequence(model: Model, target: Target) -> int | None:
+    if target.site.ablation != "zero":
+        return None
+    roles = _roles(model, target.component)
+    found = [i for i, names in enumerate(_CONSEQUENCES) if roles and roles <= names]
+    return found[0] if found else None
+
+
+def _roles(model: Model, component: Component) -> set[str]:
+    """The role of a component; of a parameter the roles that it serves."""
+    if component.kind != "parameter":
+        return {component.name}
+    return set(model.roles_of(component))
+
+
+def _same_losses(
+    engine: Engine, ids: torch.Tensor, groups: Sequence[Sequence[Target]], seed: int
+) -> dict[Site, Site]:
+    recording = engine.record(ids.to(engine.model.device))
+    baseline = engine.token_losses(recording)
+    first: dict[Site, Site] = {}
+    for group in groups:
+        seen: list[tuple[torch.Tensor, Site]] = []
+        for target in group:
+            assert target.ablation is not None
+            change = target.ablation.change(engine.model, target.component, Setting(seed))
+            losses = engine.token_losses(recording, change)
+            same = [s for other, s in seen if torch.equal(losses, other)]
+            first[target.site] = same[0] if same else target.site
+            if not same and not torch.equal(losses, baseline):
+                seen.append((losses, target.site))
+    return first
