@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from kingpost.errors import KingpostError as KingpostError
     from kingpost.errors import UsageError as UsageError
     from kingpost.figures import plot_bars as plot_bars
+    from kingpost.figures import plot_heatmap as plot_heatmap
     from kingpost.figures import save_figure as save_figure
     from kingpost.models import Model as Model
+    from kingpost.models import add_rule as add_rule
     from kingpost.models import load_model as load_model
     from kingpost.scanning import ScanProgress as ScanProgress
     from kingpost.scanning import scan as scan
     from kingpost.study import Study as Study
+    from kingpost.study import agreement as agreement
     from kingpost.study import open_study as open_study
     from kingpost.study import write_csv as write_csv
     from kingpost.study import write_json as write_json
@@ -32,12 +35,15 @@ _HOMES = {
     "KingpostError": "errors",
     "UsageError": "errors",
     "plot_bars": "figures",
+    "plot_heatmap": "figures",
     "save_figure": "figures",
     "Model": "models",
+    "add_rule": "models",
     "load_model": "models",
     "ScanProgress": "scanning",
     "scan": "scanning",
     "Study": "study",
+    "agreement": "study",
     "open_study": "study",
     "write_csv": "study",
     "write_json": "study",

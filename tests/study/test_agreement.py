@@ -475,3 +475,23 @@ def test_the_command_prints_the_tables_and_the_sentences(study: Study, tmp_path:
     refused = runner.invoke(app, ["table", run, "--agreement", "--parquet", str(tmp_path / "p")])
     assert isinstance(refused.exception, UsageError)
     assert "without" in str(refused.exception)
+
+
+def test_a_role_that_is_one_whole_parameter_is_the_same_site(tmp_path: Path) -> None:
+    values: dict[Site, list[float]] = {}
+    components = []
+    for b, x in enumerate([1.0, 2.0, 4.0, 3.0]):
+        values[Site(b, "q_proj", *ZERO)] = [x, x + 0.1]
+        values[Site(b, "self_attn.q_proj", "taylor")] = [10 * x, 10 * x]
+        # A slice of a fused parameter is another site than the parameter.
+        values[Site(b, "up_proj", *ZERO)] = [9 - x, 9 - x]
+        values[Site(b, "mlp.gate_up_proj", "taylor")] = [x, x]
+        components += [
+            ComponentRow(b, "q_proj", "role", 8, ("self_attn.q_proj",)),
+            ComponentRow(b, "self_attn.q_proj", "parameter", 8, ("self_attn.q_proj",)),
+            ComponentRow(b, "up_proj", "role", 8, ("mlp.gate_up_proj",)),
+            ComponentRow(b, "mlp.gate_up_proj", "parameter", 16, ("mlp.gate_up_proj",)),
+        ]
+    study = make(tmp_path, values, documents=["a", "b"], components=components)
+    row = row_of(agreement(study), "sites", "ablation (zero)", "taylor")
+    assert (row["n"], row["spearman"]) == (4, 1.0)

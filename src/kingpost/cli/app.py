@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kingpost.cli.console import complain
-from kingpost.cli.draw import bars
+from kingpost.cli.draw import bars, heatmap
 from kingpost.cli.inspect import inspect
 from kingpost.cli.scan import scan
 from kingpost.cli.table import table
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (scan, table, bars, verify, inspect):
+for command in (scan, table, bars, heatmap, verify, inspect):
     app.command()(command)
 
 

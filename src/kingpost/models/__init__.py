@@ -8,5 +8,6 @@ from kingpost.models.hidden import hidden_out as hidden_out
 from kingpost.models.hidden import with_hidden as with_hidden
 from kingpost.models.load import load_model as load_model
 from kingpost.models.model import Model as Model
+from kingpost.models.roles import add_rule as add_rule
 from kingpost.models.structure import block_kinds as block_kinds
 from kingpost.models.structure import shared_blocks as shared_blocks

@@ -3,6 +3,7 @@
 from kingpost.study.agreement import agreement as agreement
 from kingpost.study.agreement import verdicts as verdicts
 from kingpost.study.agreement import write_agreement as write_agreement
+from kingpost.study.cover import cover as cover
 from kingpost.study.export import write_csv as write_csv
 from kingpost.study.export import write_json as write_json
 from kingpost.study.export import write_parquet as write_parquet

@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import pandas as pd
 from scipy import stats
 
 from kingpost.errors import KingpostError, UsageError
+from kingpost.study.cover import cover
 from kingpost.study.export import _known, _write
 from kingpost.study.study import Study
 
@@ -61,7 +62,8 @@ def agreement(study: Study, *, top: int = 5, replicates: int = 1000, seed: int =
     a measure of the block. Measures that are no sums over elements (influence, angular, magnitude,
     snr, quantization_error ...) have only their own rows.
 
-    Over sites, the components other than `block` are compared. Sites that are marked "the same as"
+    Over sites, the components other than `block` are compared; a role that is one whole parameter
+    is the same site as that parameter. Sites that are marked "the same as"
     another carry its number and are kept: they are ties, and draw agreement towards what the model
     has several times.
 
@@ -162,6 +164,10 @@ def _values(study: Study) -> dict[str, pd.DataFrame]:
     )
     rows = pd.concat([study.observations(), constants], join="inner", ignore_index=True)
     rows["value"] = rows["value"].where(np.isfinite(rows["value"]), np.inf)
+    names = _own_names(study)
+    keys = zip(rows["block"], rows["component"], strict=True)
+    rows["component"] = [names.get(key, key[1]) for key in keys]
+    rows = rows.drop_duplicates([*columns[:-1], "sequence"])
     found = {
         _label(measure, ablation): part.pivot(
             index=["block", "component"], columns="sequence", values="value"
@@ -169,6 +175,18 @@ def _values(study: Study) -> dict[str, pd.DataFrame]:
         for (measure, ablation), part in rows.groupby(["measure", "ablation"])
     }
     return dict(sorted(found.items(), key=lambda item: (not _is_exact(item[0]), item[0])))
+
+
+def _own_names(study: Study) -> dict[tuple[int, str], str]:
+    """For each role that is one whole parameter, the parameter's name: both are one site."""
+    components = study.components()
+    parameters = components[components["kind"] == "parameter"]
+    sizes = {(p.block, p.component): p.n_parameters for p in parameters.itertuples()}
+    return {
+        (r.block, r.component): r.parameters[0]
+        for r in components[components["kind"] == "role"].itertuples()
+        if len(r.parameters) == 1 and sizes.get((r.block, r.parameters[0])) == r.n_parameters
+    }
 
 
 def _label(measure: str, ablation: str) -> str:
@@ -218,35 +236,8 @@ def _components(study: Study) -> list[Any]:
 
 def _sum(parts: pd.DataFrame, block: int, components: list[Any]) -> pd.Series:
     """The sum over components of a block, [sequences]; NaN where one is not measured."""
-    sites = [(block, c.component) for c in _cover(components)]
+    sites = [(block, c.component) for c in cover(components)]
     return parts.reindex(sites).sum(axis=0, skipna=False, min_count=1)
-
-
-def _cover(components: list[Any]) -> list[Any]:
-    """Components that do not overlap and leave as little of the block out as can be."""
-    by_kind = {
-        kind: [c for c in components if c.kind == kind]
-        for kind in ("parameter", "role", "sublayer")
-    }
-    # Roles may be slices of one fused parameter and still not overlap; sub-layers may be nested.
-    largest_first = sorted(by_kind["sublayer"], key=lambda c: -c.n_parameters)
-    groups = [by_kind["parameter"], by_kind["role"], *([c] for c in largest_first)]
-    coarse = [*groups[2:], groups[1], groups[0]]
-    return max(
-        (_disjoint(groups), _disjoint(coarse)),
-        key=lambda chosen: sum(c.n_parameters for c in chosen),
-    )
-
-
-def _disjoint(groups: Iterable[list[Any]]) -> list[Any]:
-    """Of each group the components of which no part is in an earlier group."""
-    chosen: list[Any] = []
-    covered: set[str] = set()
-    for group in groups:
-        free = [c for c in group if covered.isdisjoint(c.parameters)]
-        chosen += free
-        covered.update(*(c.parameters for c in free))
-    return chosen
 
 
 def _compare(
