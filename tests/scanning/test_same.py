@@ -67,6 +67,15 @@ def test_a_role_and_its_only_parameter_are_one_under_every_ablation() -> None:
     assert len(groups(tiny_llama(), ["q_proj", "self_attn.q_proj"], "noise:1")) == 2
 
 
+def test_without_biases_a_norm_is_its_sublayer() -> None:
+    assert groups(tiny_llama(), ["attn", "mlp", "norms"]) == [
+        ["attn", "input_layernorm"],
+        ["mlp", "post_attention_layernorm"],
+    ]
+    assert len(groups(tiny_llama(), ["parameters"])) == 3
+    assert len(groups(tiny_llama(), ["norms"], "ones")) == 2
+
+
 def test_other_ablations_of_different_matrices_are_different() -> None:
     assert len(groups(tiny_llama(), ["gate_proj", "up_proj"], "shrink:0.5")) == 2
 

@@ -67,26 +67,37 @@ def test_verify_refuses_another_model(
         kingpost.verify(tmp_path, model=kingpost.load_model(tiny_llama(seed=1)))
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"measures": ["ablation", "influence"]},
+        {"where": ["components"], "measures": ["ablation", "taylor", "wanda", "magnitude"]},
+        {"where": ["parameters", "blocks"], "measures": ["fisher", "angular"]},
+        {"where": ["attn", "mlp"], "ablation": "mean"},
+        {"where": ["q_proj", "down_proj"], "ablation": "resample"},
+        {"where": ["mlp.*"], "ablation": "noise:0.5"},
+    ],
+)
 def test_a_stopped_scan_goes_on_and_ends_with_the_same_bytes(
-    tiny_model: kingpost.Model, tiny_text: kingpost.Text, tmp_path: Path
+    tiny_model: kingpost.Model, tiny_text: kingpost.Text, tmp_path: Path, asked: dict[str, object]
 ) -> None:
     def table(folder: Path) -> bytes:
         kingpost.write_csv(kingpost.open_study(folder), folder / "t.csv")
         return (folder / "t.csv").read_bytes()
 
-    whole = {"batch": 2, "measures": ["ablation", "influence"]}
+    whole = {"batch": 2, **asked}
     kingpost.scan(tiny_model, tiny_text, tmp_path / "undisturbed", **whole)
 
-    def stop_after(n: int) -> None:
+    def stop_after(share: float) -> None:
         def progress(at: kingpost.ScanProgress) -> None:
-            if at.done >= n:
+            if at.done >= share * at.total:
                 raise KeyboardInterrupt
 
         kingpost.scan(tiny_model, tiny_text, tmp_path / "stopped", **whole, progress=progress)
 
-    for n in (1, 7, 9):
+    for share in (0.1, 0.3, 0.7):  # of what is left
         with pytest.raises(KeyboardInterrupt):
-            stop_after(n)
+            stop_after(share)
     measured = len(kingpost.open_study(tmp_path / "stopped").observations())
     kingpost.scan(tiny_model, tiny_text, tmp_path / "stopped", **whole)
     assert 0 < measured < len(kingpost.open_study(tmp_path / "stopped").observations())

@@ -147,20 +147,20 @@ class _Scan:
         self.exact = [t for t in self.wanted if t.ablation is not None]
         self.progress = progress
         self.notes: list[str] = []
+        self.first = {t.site: t.site for t in self.exact}
+        self.clock = Clock(len(model.blocks))
 
     def run(self, batch: int | str) -> None:
         """Measure what is left: the weights, then batch by batch, and then the noise floor."""
-        self.clock = Clock(len(self.model.blocks), replays=True)
-        self._measure_weights()
-        if not self.wanted:
-            return
-        batches = self._lay_out(batch)
+        batches = self._lay_out(batch) if self.wanted else []
         todo = self._todo(batches)
+        self._expect(todo)
+        self._measure_weights()
         if not todo and not (self.exact and self._noise_batches()):
             return
         if not all(_by_gradients(pending) for _, pending in todo) or self.exact:
             self.engine, self.notes = checked_engine(self.model, self.ids)
-            self.clock = Clock(len(self.model.blocks), replays=self.engine.replays)
+            self.clock.replays = self.engine.replays
         self._find_same()
         self._expect(todo)
         self.replacements = Replacements(self.model, self.ids, self.seed)
@@ -179,7 +179,6 @@ class _Scan:
 
     def _find_same(self) -> None:
         """Which sites of the exact measure give the same number, and note it."""
-        self.first: dict[Site, Site] = {}
         if self.exact:
             self.first = same_sites(self.engine, self.ids, self.exact, self.seed)
         copies = {site: _called(first, site) for site, first in self.first.items() if site != first}
@@ -200,7 +199,7 @@ class _Scan:
             recordings += not _by_gradients(pending)
             if any(t.family in GRADIENT_MEASURES for t in pending):
                 gradients += len(sequences)
-        units = sum(len(pending) for _, pending in todo)
+        units = len(self._weights_left()) + sum(len(pending) for _, pending in todo)
         self.clock.expect(units, exact, recordings=recordings, gradients=gradients)
 
     def _distinct(self, pending: list[Target]) -> dict[Site, list[Site]]:
@@ -235,21 +234,22 @@ class _Scan:
         self.ledger.set_batches(dict.fromkeys(sequences[middle:], batch))
         return [sequences[:middle], sequences[middle:]]
 
+    def _weights_left(self) -> list[Target]:
+        done = self.ledger.constants()
+        return [t for t in self.of_weights if t.site not in done]
+
     def _measure_weights(self) -> None:
         """The measures that need no text, block by block."""
-        done = self.ledger.constants()
-        left = [t for t in self.of_weights if t.site not in done]
-        self.clock.expect(len(left), [], recordings=0, gradients=0)
-        for block in range(len(self.model.blocks)):
+        left = self._weights_left()
+        for block in dict.fromkeys(t.site.block for t in left):
             here = [t for t in left if t.site.block == block]
             components = {t.site.component: t.component for t in here}
             measures = list(dict.fromkeys(t.site.measure for t in here))
-            values = weight_values(self.model, list(components.values()), measures)
-            names = list(components)
-            sites = {Site(block, names[i], measure): value for i, measure, value in values}
-            self.ledger.add_constants({t.site: sites[t.site] for t in here})
-            if here:
-                self._report(len(here), None, None)
+            names, values = list(components), {}
+            for i, measure, value in weight_values(self.model, list(components.values()), measures):
+                values[Site(block, names[i], measure)] = value
+            self.ledger.add_constants({t.site: values[t.site] for t in here})
+            self._report(len(here), None, None)
 
     def _run_batch(self, sequences: list[int], pending: list[Target]) -> None:
         gradients = [t for t in pending if t.family in GRADIENT_MEASURES]

@@ -37,11 +37,13 @@ class Clock:
 
     Args:
         n_blocks: Blocks of the model.
+
+    Attributes:
         replays: Whether the engine runs only what comes behind a site.
     """
 
-    def __init__(self, n_blocks: int, *, replays: bool) -> None:
-        self._n_blocks, self._replays = n_blocks, replays
+    def __init__(self, n_blocks: int) -> None:
+        self._n_blocks, self.replays = n_blocks, True
         self._done = self._total = 0
         self._left: list[Site] = []
         self._passes_left = {"recording": 0, "gradient": 0}
@@ -94,6 +96,6 @@ class Clock:
     def _cost(self, site: Site) -> float:
         """Seconds of one site on one batch; a part of a block needs its block run as well."""
         run = self._n_blocks - site.block - (site.component == "block")
-        if not self._replays:
+        if not self.replays:
             run = self._n_blocks
         return self._seconds["recording"] * run / self._n_blocks + self._seconds["head"]

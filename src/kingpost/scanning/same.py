@@ -1,10 +1,10 @@
 """Sites that must give the same number, so that it is measured once.
 
 Two kinds. Components that are the very same weights: a role and its only parameter, a parameter
-that several blocks share. And, for `zero`, components whose loss has one and the same consequence
-(in a usual block q and k: all scores are equal; v, o and attn; gate, up, down and mlp). The second
-kind is not believed by name: on some tokens the losses must be equal to the last bit, and not those
-of the whole model.
+that several blocks share. And, for `zero`, components with one and the same consequence: in a usual
+block q and k (all scores are equal); v, o, attn and the norm before them; gate, up, down, mlp and
+the norm before them. The second kind is not believed by name: on some tokens the losses must be
+equal to the last bit, and not those of the whole model.
 """
 
 from collections import defaultdict
@@ -14,17 +14,16 @@ import torch
 
 from kingpost.ablations import Setting
 from kingpost.engine import Engine
-from kingpost.models import Component, Model
+from kingpost.models import Model
 from kingpost.scanning.request import Target
 from kingpost.study import Site
 
 _SEQUENCES, _TOKENS = 2, 32
-# Of roles in one set, zeroing any may have the same consequence.
-_CONSEQUENCES = (
-    {"q_proj", "k_proj"},
-    {"v_proj", "o_proj", "attn"},
-    {"gate_proj", "up_proj", "down_proj", "mlp", "experts"},
-)
+# Among these, and the norms, zeroing one may have the consequence of zeroing another.
+_CONSEQUENTIAL = {
+    *("q_proj", "k_proj", "v_proj", "o_proj", "attn"),
+    *("gate_proj", "up_proj", "down_proj", "mlp", "experts"),
+}
 
 
 def same_sites(
@@ -40,11 +39,10 @@ def same_sites(
     """
     model = engine.model
     first = _same_weights(model, exact)
-    candidates: dict[Hashable, list[Target]] = defaultdict(list)
+    candidates: dict[int, list[Target]] = defaultdict(list)
     for target in exact:
-        consequence = _consequence(model, target)
-        if consequence is not None and first[target.site] == target.site:
-            candidates[target.component.block, consequence].append(target)
+        if first[target.site] == target.site and _is_candidate(model, target):
+            candidates[target.component.block].append(target)
     groups = [group for group in candidates.values() if len(group) > 1]
     if groups:
         found = _same_losses(engine, ids[:_SEQUENCES, :_TOKENS], groups, seed)
@@ -70,19 +68,18 @@ def _identity(model: Model, target: Target) -> Hashable:
     return name, component.kind == "sublayer", slices
 
 
-def _consequence(model: Model, target: Target) -> int | None:
+def _is_candidate(model: Model, target: Target) -> bool:
+    component = target.component
     if target.site.ablation != "zero":
-        return None
-    roles = _roles(model, target.component)
-    found = [i for i, names in enumerate(_CONSEQUENCES) if roles and roles <= names]
-    return found[0] if found else None
-
-
-def _roles(model: Model, component: Component) -> set[str]:
-    """The role of a component; of a parameter the roles that it serves."""
+        return False
     if component.kind != "parameter":
-        return {component.name}
-    return set(model.roles_of(component))
+        return component.name in _CONSEQUENTIAL
+    # Biases are left out: in bfloat16 two small effects may round to the same.
+    n_axes = model.blocks[component.block].get_parameter(component.slices[0].parameter).ndim
+    roles = model.roles_of(component)
+    return component.is_norm_weight or (
+        n_axes > 1 and bool(roles) and _CONSEQUENTIAL.issuperset(roles)
+    )
 
 
 def _same_losses(
