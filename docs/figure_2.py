@@ -20,6 +20,7 @@ def mean(cells: pd.Series, components: list[str], blocks: range = range(30)) -> 
 
 
 def median(cells: pd.Series, components: list[str]) -> float:
+    """Median over cells of some components."""
     return float(np.median(cells.unstack("component")[components]))
 
 
@@ -50,6 +51,7 @@ BLOCK_CLAIMS: dict[str, Callable[[pd.Series], float]] = {
 
 
 def main() -> None:
+    """Print all ratios."""
     study = kingpost.open_study(sys.argv[1])
     observed = study.observations()
     for measure, ablation in (("taylor", ""), ("ablation", "zero")):

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize, SymLogNorm
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.transforms import Affine2D
 
 from kingpost.errors import UsageError
 from kingpost.figures.fitting import tick_step, wrap_to_width
@@ -18,6 +19,7 @@ from kingpost.figures.styles import GREY, PAPER_STYLE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
+    from matplotlib.transforms import Transform
 
     from kingpost.study import Study
 
@@ -29,6 +31,10 @@ _ROW, _COLUMN, _TALLEST, _WIDEST, _LOWEST, _NARROWEST = 0.17, 0.34, 4.6, 5.2, 1.
 # In widths of a column: the exact ΔLoss is narrower than the importance it stands beside.
 _EXACT_WIDTH, _GAP, _BAR_WIDTH = 0.55, 0.35, 0.4
 _DECADES = 4
+# Of given axes at least this share of the height is left to the cells.
+_LEAST_HEIGHT = 0.3
+# Inches between what is written and the edge of the page.
+_MARGIN = 0.03
 # Up to so many layers each one has a label, then every second one.
 _EVERY_LAYER = 20
 _COLORS, _SIGNED_COLORS = "GnBu", "RdBu"
@@ -53,17 +59,18 @@ def plot_heatmap(
     value. Columns are the components measured, each weight once, most important first. A cell that
     has no number is hatched, a component that a block does not have is grey. Where values are
     negative the colours are symmetric around zero; a negative ΔLoss within the noise floor counts
-    as zero. Under `ablation` the norms are far off the scale of everything else: with the
-    normalisation `all` they are divided by their own largest value and left out of the sum.
+    as zero. Under `ablation` the norms are far off the scale of everything else: they are left out
+    of the sum, and with the normalisation `all` divided by their own largest value.
 
     Args:
         study: The study.
         measure: The measure.
-        ablation: For the measure `ablation`, which one; None for the only one.
+        ablation: For the measure `ablation`, which one; None for the only one. Other measures
+            have none, and it does not matter for them.
         scale: `linear` or `log`arithmic colours, over four decades at most.
         normalize: By what cells are divided: the largest of `all`, of the `column` or of the `row`.
-        axes: The place to draw in; figure size and style are then left as they are. Without it, a
-            figure made for print.
+        axes: The place to draw in, with the columns' names and the caption; figure size and style
+            are then left as they are. Without it, a figure made for print.
 
     Returns:
         The axes of the components' columns.
@@ -111,9 +118,11 @@ def _draw_figure(data: HeatmapData, scale: str, caption: str, label: str) -> "Ax
 def _draw_into(place: "Axes", data: HeatmapData, scale: str, caption: str, label: str) -> "Axes":
     """Draw into the place of axes that the caller arranged."""
     place.set_axis_off()
-    panels, left, unit = [], 0.0, 1 / _units(data)
+    panels, left, unit, lift = [], 0.0, 1 / _units(data), Affine2D()
+    raised = lift + place.transAxes
     for width, gap in _widths(data):
-        panels.append(place.inset_axes((left * unit, 0.0, width * unit, 1.0)))
+        bounds = (left * unit, 0.0, width * unit, 1.0)
+        panels.append(place.inset_axes(bounds, transform=raised))
         left += width + gap
     *cells, bar = panels
     image = _draw(cells, data, scale)
@@ -124,23 +133,39 @@ def _draw_into(place: "Axes", data: HeatmapData, scale: str, caption: str, label
             handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(handles),
             frameon=False, fontsize="small", borderaxespad=0.2, handlelength=1.3, handleheight=1.0,
         )  # fmt: skip
-    place.figure.canvas.figure.draw_without_rendering()
-    _label_layers(cells[0], data.shown.shape[0])
+    figure = place.figure.canvas.figure
+    figure.draw_without_rendering()
     _turn_labels(cells[-1], cells)
-    _write_caption(place, cells, caption)
+    lowest = _write_caption(place, cells, caption, raised)
+    if figure.get_layout_engine() is None:
+        # Nobody else makes room: the cells are raised until all that is written has its place.
+        missing = max(_room_below(place) - lowest, 0.0)
+        share = min(missing / place.get_window_extent().height, 1 - _LEAST_HEIGHT)
+        lift.scale(1, 1 - share).translate(0, share)
+        figure.draw_without_rendering()
+    _label_layers(cells[0], data.shown.shape[0])
     return cells[-1]
 
 
-def _write_caption(place: "Axes", panels: "list[Axes]", caption: str) -> None:
-    """Write the small print under the longest of the labels."""
+def _write_caption(place: "Axes", panels: "list[Axes]", caption: str, raised: "Transform") -> float:
+    """Write the small print under the longest label; where it ends, in pixels."""
     labels = [label for axes in panels for label in axes.get_xticklabels()]
     longest = max(label.get_window_extent().height for label in labels)
     points = 72 / place.figure.dpi
     text = place.annotate(
-        caption, (0, 0), (0, -longest * points - 8), xycoords="axes fraction",
+        caption, (0, 0), (0, -longest * points - 8), xycoords=raised,
         textcoords="offset points", va="top", ha="left", annotation_clip=False, **_SMALL_PRINT,
     )  # fmt: skip
     wrap_to_width(text, place.get_window_extent().width)
+    return float(text.get_window_extent().y0)
+
+
+def _room_below(place: "Axes") -> float:
+    """Down to where given axes may write, in pixels: the page's edge, or a row below them."""
+    spec = place.get_subplotspec()
+    alone_below = spec is None or spec.is_last_row()
+    edge = 0.0 if alone_below else float(place.get_window_extent().y0)
+    return edge + _MARGIN * place.figure.dpi
 
 
 def _turn_labels(axes: "Axes", panels: "list[Axes]") -> None:
@@ -185,14 +210,13 @@ def _draw(panels: "list[Axes]", data: HeatmapData, scale: str) -> "AxesImage":
 
 
 def _draw_cells(axes: "Axes", values: Grid, data: HeatmapData, scale: str) -> "AxesImage":
-    signed = data.signed or bool((values < 0).any())
     image = axes.imshow(
         np.ma.masked_invalid(values),
         aspect="auto",
         origin="lower",
         interpolation="nearest",
-        cmap=_SIGNED_COLORS if signed else _COLORS,
-        norm=_norm(data.shown, signed=signed, scale=scale),
+        cmap=_SIGNED_COLORS if data.signed else _COLORS,
+        norm=_norm(data.shown, signed=data.signed, scale=scale),
     )
     axes.set_xlim(-0.5, values.shape[1] - 0.5)
     for block in np.flatnonzero(~np.isfinite(values[:, 0])) if values.shape[1] == 1 else ():
@@ -219,7 +243,8 @@ def _mark_missing(axes: "Axes", data: HeatmapData) -> None:
 
 def _legend(data: HeatmapData) -> list[Patch]:
     missing = ~np.isfinite(data.shown)
-    unmeasured = bool((missing & data.there).any())
+    beside = [column for column in (data.layer, data.exact) if column is not None]
+    unmeasured = bool((missing & data.there).any() or ~np.isfinite(beside).all())
     absent = bool((missing & ~data.there).any())
     kinds = [(unmeasured, _HATCH, "no number"), (absent, _ABSENT, "not in this layer")]
     return [Patch(**style, label=label) for wanted, style, label in kinds if wanted]

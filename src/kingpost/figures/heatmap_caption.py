@@ -39,9 +39,7 @@ def heatmap_caption(
     facts = [
         f"{measure_label(measure, ablation)}{_formula(measure)}, {_NORMALIZED[normalize]}",
         "logarithmic colours" if scale == "log" else "",
-        f"norms ({', '.join(data.apart)}) by their own largest and not in the sum"
-        if data.apart
-        else "",
+        _apart(data, normalize),
         f"Layer Importance: sum over the columns / its largest{_beside(data)}",
         f"{study.model_name} ({parameter_count(study.n_parameters)}), {p['dtype']}",
         _text(study, measure, ablation),
@@ -57,6 +55,13 @@ def _formula(measure: str) -> str:
     return (f" = {formula}" if formula else "") + (f" at {bits.split(':')[0]} bits" if bits else "")
 
 
+def _apart(data: HeatmapData, normalize: str) -> str:
+    if not data.apart:
+        return ""
+    scale = "by their own largest and " if normalize == "all" else ""
+    return f"norms ({', '.join(data.apart)}) {scale}not in the sum"
+
+
 def _beside(data: HeatmapData) -> str:
     return "" if data.exact is None else "; exact ΔLoss: skip of the block / its largest"
 
@@ -64,8 +69,10 @@ def _beside(data: HeatmapData) -> str:
 def _text(study: "Study", measure: str, ablation: str) -> str:
     table = study.table()
     rows = table[(table["measure"] == measure) & (table["ablation"] == ablation)]
-    n = int(rows["n_sequences"].max())
-    if not n:
+    counts = rows.loc[rows["n_sequences"] > 0, "n_sequences"]
+    if counts.empty:
         return "from the weights alone"
-    sequences = "1 sequence" if n == 1 else f"{n} sequences"
-    return f"{sequences} × {study.provenance['length']} tokens of {study.provenance['text']}"
+    fewest, most = int(counts.min()), int(counts.max())
+    number = str(most) if fewest == most else f"{fewest} to {most}"
+    noun = "sequence" if most == 1 else "sequences"
+    return f"{number} {noun} × {study.provenance['length']} tokens of {study.provenance['text']}"

@@ -35,7 +35,7 @@ class HeatmapData(NamedTuple):
         exact: Exact skip ΔLoss of the blocks, likewise; None where the study has none.
         signed: Whether negative values are shown.
         largest: What 1 stands for under the normalisation `all`.
-        apart: Columns that have a scale of their own.
+        apart: Columns left out of the sum; with the normalisation `all` on a scale of their own.
     """
 
     components: tuple[str, ...]
@@ -72,9 +72,8 @@ def heatmap_data(
     known = study.components()
     columns = _columns(cells, known)
     values = _grid(cells, columns, study.n_blocks)
-    if measure == "ablation" and np.isfinite(study.noise_floor):
-        # What rounding alone could have made has no sign.
-        values[(values < 0) & (values >= -study.noise_floor)] = 0.0
+    if measure == "ablation":
+        _drop_noise(values, study.noise_floor)
     order = sorted(range(len(columns)), key=lambda i: -_mean_size(values[:, i]))
     components, values = tuple(columns[i] for i in order), values[:, order]
     apart = [i for i, c in enumerate(components) if measure == "ablation" and is_norm(c)]
@@ -85,21 +84,24 @@ def heatmap_data(
     sums = [
         _sum(values[b], components, known[known["block"] == b], summed) for b in range(len(values))
     ]
+    exact = _exact(table, study)
     return HeatmapData(
         components=components,
         values=values,
         shown=shown,
         there=_there(known, components, study.n_blocks),
         layer=_by_largest(np.array(sums)),
-        exact=_exact(table, study.n_blocks),
-        signed=bool((values < 0).any()),
+        exact=exact,
+        signed=bool((values < 0).any() or (exact is not None and (exact < 0).any())),
         largest=largest,
-        apart=tuple(components[i] for i in apart) if normalize == "all" else (),
+        apart=tuple(components[i] for i in apart),
     )
 
 
 def chosen_ablation(study: "Study", measure: str, ablation: str | None) -> str:
     """The ablation to draw: the one asked for, or the only one that there is on components.
+
+    It matters for the measure `ablation` alone; the others have none.
 
     Raises:
         UsageError: There are several, and none was asked for.
@@ -113,6 +115,8 @@ def chosen_ablation(study: "Study", measure: str, ablation: str | None) -> str:
             f"the study of {study.model_name} has no {measure} of components (it has {measures}): "
             f"run `kingpost scan` on it with --where parameters --measure {measure}"
         )
+    if measure != "ablation":
+        return str(found[0])
     if ablation is not None and ablation not in found:
         raise KingpostError(
             f"the study of {study.model_name} has no {measure} ({ablation}) of components: "
@@ -150,6 +154,12 @@ def _grid(cells: "pd.DataFrame", columns: list[str], n_blocks: int) -> Grid:
     pivot = cells.pivot(index="block", columns="component", values="value")
     grid: Grid = pivot.reindex(index=range(n_blocks), columns=columns).to_numpy(dtype=np.float64)
     return grid.copy()
+
+
+def _drop_noise(values: Grid, noise_floor: float) -> None:
+    """Set to zero what rounding alone could have made negative: it has no sign."""
+    if np.isfinite(noise_floor):
+        values[(values < 0) & (values >= -noise_floor)] = 0.0
 
 
 def _mean_size(column: Grid) -> float:
@@ -196,9 +206,11 @@ def _there(known: "pd.DataFrame", components: Iterable[str], n_blocks: int) -> A
     return np.array([[(b, c) in pairs for c in components] for b in range(n_blocks)])
 
 
-def _exact(table: "pd.DataFrame", n_blocks: int) -> Grid | None:
+def _exact(table: "pd.DataFrame", study: "Study") -> Grid | None:
     skips = table.query("component == 'block' and measure == 'ablation' and ablation == 'skip'")
     if skips.empty:
         return None
-    values = skips.set_index("block")["value"].reindex(range(n_blocks))
-    return _by_largest(values.to_numpy(dtype=np.float64))
+    column = skips.set_index("block")["value"].reindex(range(study.n_blocks))
+    values: Grid = column.to_numpy(dtype=np.float64, copy=True)
+    _drop_noise(values, study.noise_floor)
+    return _by_largest(values)

@@ -7,6 +7,7 @@ the norm before them. The second kind is not believed by name: on some tokens th
 equal to the last bit, and not those of the whole model.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
@@ -19,11 +20,12 @@ from kingpost.scanning.request import Target
 from kingpost.study import Site
 
 _SEQUENCES, _TOKENS = 2, 32
-# Among these, and the norms, zeroing one may have the consequence of zeroing another.
-_CONSEQUENTIAL = {
-    *("q_proj", "k_proj", "v_proj", "o_proj", "attn"),
-    *("gate_proj", "up_proj", "down_proj", "mlp", "experts"),
-}
+# Of the roles in one set, zeroing any may have the same consequence; a norm's may be the last two's.
+_CONSEQUENCES = (
+    {"q_proj", "k_proj"},
+    {"v_proj", "o_proj", "attn"},
+    {"gate_proj", "up_proj", "down_proj", "mlp", "experts"},
+)
 
 
 def same_sites(
@@ -39,13 +41,15 @@ def same_sites(
     """
     model = engine.model
     first = _same_weights(model, exact)
-    candidates: dict[int, list[Target]] = defaultdict(list)
+    groups: dict[tuple[int, int], list[Target]] = defaultdict(list)
     for target in exact:
-        if first[target.site] == target.site and _is_candidate(model, target):
-            candidates[target.component.block].append(target)
-    groups = [group for group in candidates.values() if len(group) > 1]
-    if groups:
-        found = _same_losses(engine, ids[:_SEQUENCES, :_TOKENS], groups, seed)
+        if first[target.site] == target.site:
+            for consequence in _consequences(model, target):
+                groups[target.component.block, consequence].append(target)
+    # Norms alone are no candidates for each other.
+    wanted = [g for g in groups.values() if len(g) > 1 and not all(_is_norm(t) for t in g)]
+    if wanted:
+        found = _same_losses(engine, ids[:_SEQUENCES, :_TOKENS], wanted, seed)
         first = {site: found.get(other, other) for site, other in first.items()}
     return first
 
@@ -68,18 +72,23 @@ def _identity(model: Model, target: Target) -> Hashable:
     return name, component.kind == "sublayer", slices
 
 
-def _is_candidate(model: Model, target: Target) -> bool:
+def _consequences(model: Model, target: Target) -> list[int]:
+    """Which consequences, by their place in the list, zeroing a target may have."""
     component = target.component
     if target.site.ablation != "zero":
-        return False
-    if component.kind != "parameter":
-        return component.name in _CONSEQUENTIAL
-    # Biases are left out: in bfloat16 two small effects may round to the same.
-    n_axes = model.blocks[component.block].get_parameter(component.slices[0].parameter).ndim
-    roles = model.roles_of(component)
-    return component.is_norm_weight or (
-        n_axes > 1 and bool(roles) and _CONSEQUENTIAL.issuperset(roles)
-    )
+        return []
+    if _is_norm(target):
+        return [1, 2]
+    roles = {component.name}
+    if component.kind == "parameter":
+        # Biases are left out: in bfloat16 two small effects may round to the same.
+        parameter = model.blocks[component.block].get_parameter(component.slices[0].parameter)
+        roles = set(model.roles_of(component)) if parameter.ndim > 1 else set()
+    return [i for i, names in enumerate(_CONSEQUENCES) if roles and roles <= names]
+
+
+def _is_norm(target: Target) -> bool:
+    return target.component.is_norm_weight
 
 
 def _same_losses(
@@ -87,15 +96,20 @@ def _same_losses(
 ) -> dict[Site, Site]:
     recording = engine.record(ids.to(engine.model.device))
     baseline = engine.token_losses(recording)
+
+    @functools.cache
+    def losses(target: Target) -> torch.Tensor:
+        assert target.ablation is not None
+        change = target.ablation.change(engine.model, target.component, Setting(seed))
+        return engine.token_losses(recording, change)
+
     first: dict[Site, Site] = {}
     for group in groups:
-        seen: list[tuple[torch.Tensor, Site]] = []
+        seen: list[Target] = []
         for target in group:
-            assert target.ablation is not None
-            change = target.ablation.change(engine.model, target.component, Setting(seed))
-            losses = engine.token_losses(recording, change)
-            same = [s for other, s in seen if torch.equal(losses, other)]
-            first[target.site] = same[0] if same else target.site
-            if not same and not torch.equal(losses, baseline):
-                seen.append((losses, target.site))
+            same = [t.site for t in seen if torch.equal(losses(t), losses(target))]
+            if same and target.site not in first:
+                first[target.site] = same[0]
+            if not same and not torch.equal(losses(target), baseline):
+                seen.append(target)
     return first
