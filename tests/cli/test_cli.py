@@ -89,6 +89,33 @@ def test_verify_prints_the_largest_difference(finished: Path) -> None:
     assert float(last.split()[2]) < 1e-5
 
 
+def test_parts_of_blocks_from_scan_to_figure(tiny_folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = scan(tiny_folder, out, "--where", "blocks,attn", "--where", "mlp.*", "--measure",
+                "ablation,taylor")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # The weights alone: added to the same study without loading them.
+    more = scan(tiny_folder, out, "--where", "parameters", "--measure", "snr,magnitude")
+    assert more.returncode == 0, more.stderr
+    assert f"{4 * 9 * 2} measurements to make" in more.stderr
+    table = kingpost.open_study(out).table()
+    exact = table[table["measure"] == "ablation"]
+    assert set(zip(exact["component"], exact["ablation"], strict=True)) == {
+        ("block", "skip"),
+        ("attn", "zero"),
+        *((f"mlp.{x}_proj", "zero") for x in ("gate", "up", "down")),
+    }
+    assert len(table[table["measure"] == "snr"]) == 4 * 9
+    figure = tmp_path / "heatmap.pdf"
+    assert run("heatmap", out, "--output", figure, "--normalize", "column").returncode == 0
+    assert figure.read_bytes().startswith(b"%PDF")
+    agreement = run("table", out, "--agreement")
+    assert "rank blocks like the exact ΔLoss (skip)" in " ".join(agreement.stdout.split())
+    checked = run("verify", out, "--sites", 20)
+    assert checked.returncode == 0, checked.stderr
+    assert "mlp.up_proj zero:" in checked.stdout
+
+
 def test_inspect_shows_blocks_components_and_counts(tiny_folder: str) -> None:
     done = run("inspect", tiny_folder)
     assert done.returncode == 0

@@ -131,7 +131,7 @@ class _Screen:
 
     def show(self, at: "kingpost.ScanProgress") -> None:
         """Show how far the scan is; the first time, also what it will do."""
-        left = _clock(at.seconds_left)
+        left = _clock(at.seconds_left) if at.seconds_left else "?"
         if self._bar.tasks[0].total is None:
             self._announce(at, left)
         self._bar.update(self._task, total=at.total, completed=at.done, left=left, visible=True)
@@ -146,7 +146,7 @@ class _Screen:
         err.print(
             f"{m.name}: {len(m.blocks)} blocks, {m.n_parameters:,} parameters, {dtype} on "
             f"{m.target.type}; {n} sequences × {length} tokens of {t.source}; "
-            f"{at.total - at.done} measurements to make, about {left}.",
+            f"{at.total - at.done} measurements to make{'' if left == '?' else f', about {left}'}.",
             markup=False,
         )
         for note in at.notes:

@@ -74,11 +74,12 @@ def heatmap_data(
     values = _grid(cells, columns, study.n_blocks)
     if measure == "ablation":
         _drop_noise(values, study.noise_floor)
-    order = sorted(range(len(columns)), key=lambda i: -_mean_size(values[:, i]))
+    norms = [measure == "ablation" and is_norm(c) for c in columns]
+    norms = [False] * len(columns) if all(norms) else norms
+    # Most important first; what has a scale of its own, last.
+    order = sorted(range(len(columns)), key=lambda i: (norms[i], -_mean_size(values[:, i])))
     components, values = tuple(columns[i] for i in order), values[:, order]
-    apart = [i for i, c in enumerate(components) if measure == "ablation" and is_norm(c)]
-    if len(apart) == len(components):
-        apart = []
+    apart = [place for place, i in enumerate(order) if norms[i]]
     shown, largest = _normalised(values, normalize, apart)
     summed = [c for i, c in enumerate(components) if i not in apart]
     sums = [

@@ -241,6 +241,8 @@ class _Scan:
     def _measure_weights(self) -> None:
         """The measures that need no text, block by block."""
         left = self._weights_left()
+        if left:
+            self._report(0, None, None)
         for block in dict.fromkeys(t.site.block for t in left):
             here = [t for t in left if t.site.block == block]
             components = {t.site.component: t.component for t in here}

@@ -20,7 +20,7 @@ from kingpost.scanning.request import Target
 from kingpost.study import Site
 
 _SEQUENCES, _TOKENS = 2, 32
-# Of the roles in one set, zeroing any may have the same consequence; a norm's may be the last two's.
+# Zeroing any role of a set may have the same consequence; zeroing a norm that of the last two sets.
 _CONSEQUENCES = (
     {"q_proj", "k_proj"},
     {"v_proj", "o_proj", "attn"},
