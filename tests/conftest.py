@@ -4,7 +4,10 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 import kingpost
 from tests_support import save, tiny_llama
@@ -28,3 +31,12 @@ def tiny_text(tiny_model: kingpost.Model) -> kingpost.Text:
 @pytest.fixture(scope="session")
 def smollm2() -> kingpost.Model:
     return kingpost.load_model(dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny models are slower with more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -44,7 +44,7 @@ class Findings:
         replay_misfit: How a replay at some cut differs from the plain forward pass.
         skip_misfit: How a replay without some block differs from the hooks, or is vacuous.
         edit_misfit: How a replay with an edited component differs from a plain forward pass with
-            the same edit, or what an ablation left changed.
+            the same edit.
         n_edits: Number of edits that were compared.
         n_seen: How many of them change the logits.
         loss_misfit: How the engine's losses differ.
@@ -159,11 +159,10 @@ class Edits:
     def __init__(self, model: Model, ids: torch.Tensor, tape: Tape) -> None:
         self._model, self._ids, self._tape = model, ids, tape
         self._baseline = reference.logits_of(model.hf, ids)
-        self._parameters = dict(model.hf.named_parameters(remove_duplicate=False))
         self.n_compared = self.n_seen = 0
 
     def misfit(self) -> str:
-        """Edit, compare and look for what is left changed; stops at the first misfit."""
+        """Edit and compare, up to the first misfit; `Findings.traces` says what is left changed."""
         model = self._model
         for c in [*model.whole_blocks(), *model.components(), *model.parameters()]:
             for name in EDITS:
@@ -175,14 +174,9 @@ class Edits:
         return ""
 
     def _misfit_of(self, c: Component, name: str, ablation: Ablation) -> str:
-        before = {n: p.detach().clone() for n, p in self._parameters.items()}
         change = ablation.change(self._model, c, Setting(0, [torch.tensor(0.5)] * len(c.outputs)))
-        compared = name in ("zero", "pin:0", "pin:1") or (
-            c.kind == "parameter" and name == "shrink:0.5"
-        )
-        found = self._compare(change) if compared or ablation.replaces_by else self._enter(change)
-        left = [n for n, p in self._parameters.items() if not torch.equal(p, before[n])]
-        return found or (f"leaves {left[0]} changed" if left else "")
+        compared = name in COMPARED or (c.kind == "parameter" and name == "shrink:0.5")
+        return self._compare(change) if compared else self._enter(change)
 
     def _enter(self, change: Change) -> str:
         with change.edit():

@@ -3,7 +3,6 @@
 All types that transformers registers go through the same checks: `python -m tests.architectures`.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import hook_reference as reference
@@ -15,6 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import kingpost
 from kingpost.engine.replay import record, replay
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # What each is here for is in the second column.
 KINDS = {
@@ -66,15 +67,6 @@ class Noisy(LlamaDecoderLayer):
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return super().forward(*args, **kwargs) + torch.rand(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models are slower with more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=sorted(KINDS))

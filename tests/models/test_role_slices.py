@@ -15,6 +15,8 @@ from architectures import configs
 from kingpost.models.roles import role_components
 from kingpost.models.structure import find_blocks
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 IDS = torch.randint(3, 120, (2, 24), generator=torch.Generator().manual_seed(1))
 QKV = ("q_proj", "k_proj", "v_proj")
 
@@ -71,15 +73,6 @@ def build(model_type: str, **sizes: Any) -> Any:
 @torch.no_grad()
 def logits(hf: Any) -> torch.Tensor:
     return hf(input_ids=IDS, use_cache=False).logits
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models are slower with more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # --- what reaches the attention function ----------------------------------------------------------

@@ -18,6 +18,8 @@ from kingpost.models.layouts import Fused, split
 from kingpost.models.roles import add_rule, role_components
 from kingpost.models.structure import block_kinds, find_blocks
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TYPES = [
     *("axk2", "bailing_hybrid", "bert", "bloom", "codegen", "dbrx", "deepseek_v3", "falcon"),
     *("falcon_h1", "gemma2", "gemma3n_text", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss"),
@@ -29,15 +31,6 @@ TYPES = [
 # Fused parameters of which some features have no role: the latent, and what is not a gate.
 PARTLY = (".kv_a_proj_with_mqa.", ".in_proj.")
 KNOWN = {t for types in NOT_THE_SKIP.values() for t in types}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models are slower with more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=TYPES)
