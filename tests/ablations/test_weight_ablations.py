@@ -8,9 +8,11 @@ import torch
 import transformers
 
 import kingpost
+from architectures.configs import build
 from kingpost.ablations import Setting, ablation_for
 from kingpost.errors import UsageError
 from kingpost.models import Component
+from kingpost.scanning import targets
 from tests_support import tiny_llama
 
 
@@ -162,8 +164,8 @@ def test_norms_are_switched_off_or_made_to_multiply_by_one(kind: str) -> None:
         config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64)
         hf = transformers.GPT2LMHeadModel(config)
     for name, parameter in hf.named_parameters():
-        if "norm" in name or "ln_1" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
+        if "norm" in name or "ln_1" in name:  # biases as large as what they are added to
+            torch.nn.init.normal_(parameter, std=2.0)
     model = kingpost.load_model(hf, device="cpu")
     name = "ln_1" if kind == "layer" else "input_layernorm"
     target, norm = component(model, name), model.blocks[1].get_submodule(name)
@@ -206,7 +208,29 @@ def test_norms_are_switched_off_or_made_to_multiply_by_one(kind: str) -> None:
 def test_what_makes_no_sense_is_refused_with_the_reason(
     tiny_model: kingpost.Model, where: str, ablation: str, message: str
 ) -> None:
-    from kingpost.scanning import targets
-
     with pytest.raises(UsageError, match=message):
         targets(tiny_model, [where], ablation, ["ablation"])
+
+
+def test_a_norm_with_a_gate_is_known_and_one_of_other_arguments_is_refused(
+    tiny_model: kingpost.Model,
+) -> None:
+    model = kingpost.load_model(build("kimi_linear"), device="cpu")
+    target = next(c for c in model.parameters() if c.name == "self_attn.o_norm")
+    norm = model.blocks[target.block].self_attn.o_norm
+    hidden = torch.randn(3, *norm.weight.shape)
+    change = ablation_for("zero", target)[1].change(model, target, Setting())
+    with torch.no_grad(), change.edit():
+        assert not norm(hidden, torch.ones_like(hidden)).any()
+
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, one: object, two: object, three: object) -> object:
+            return three
+
+    tiny_model.blocks[0].odd_norm = Odd()
+    with pytest.raises(UsageError, match="zero is not defined on odd_norm, since it does not work"):
+        targets(tiny_model, ["odd_norm"], "zero", ["ablation"])

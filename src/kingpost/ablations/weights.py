@@ -123,38 +123,51 @@ def norm_weight(gain: float) -> Ablation:
     name = "zero" if gain == 0 else "ones"
 
     def refusal(model: Model, component: Component) -> str:
-        if component.is_norm_weight:
-            return ""
-        return f"{name} of norms needs the weight of a normalisation, not {component.name}."
+        if not component.is_norm_weight:
+            return f"{name} of norms needs the weight of a normalisation, not {component.name}."
+        if _offset(model, component) is None:
+            return (
+                f"{name} is not defined on {component.name}, since it does not work on a hidden "
+                "state alone; use noise or shrink."
+            )
+        return ""
 
     def change(model: Model, component: Component, _: Setting) -> Change:
-        (s,) = component.slices
-        block = model.blocks[component.block]
-        weight = block.get_parameter(s.parameter)
-        value = gain - _offset(block.get_submodule(s.parameter.rpartition(".")[0]), weight)
-        new_values = torch.full_like(slice_values(weight, s), value)
+        weight = model.blocks[component.block].get_parameter(component.slices[0].parameter)
+        value = gain - (_offset(model, component) or 0)
+        new_values = torch.full_like(slice_values(weight, component.slices[0]), value)
         return weight_change(model, component, lambda _: new_values)
 
     return Ablation(refusal, change)
 
 
 @torch.no_grad()
-def _offset(norm: nn.Module, weight: nn.Parameter) -> int:
-    """What a normalisation adds to its weight before it multiplies: 1 in Gemma, mostly 0."""
-    saved = weight.detach().clone()
+def _offset(model: Model, component: Component) -> int | None:
+    """What a normalisation adds to its weight before it multiplies: 1 in Gemma, mostly 0.
+
+    None where it cannot be called to find out, with a hidden state or that and a gate.
+    """
+    path, _, attribute = component.slices[0].parameter.rpartition(".")
+    norm = model.blocks[component.block].get_submodule(path)
+    weight = getattr(norm, attribute)
     random = torch.Generator().manual_seed(0)
     hidden = torch.randn((2, *weight.shape), generator=random).to(weight)
-    try:
-        weight.fill_(0.0)
-        low = norm(hidden).float().flatten()
-        weight.fill_(1.0)
-        high = norm(hidden).float().flatten()
-    except (TypeError, RuntimeError, ValueError, IndexError):  # it takes more than a hidden state
-        return 0
-    finally:
-        weight.copy_(saved)
-    share = float(low @ high / (high @ high))  # c / (c + 1)
-    return round(share / (1 - share)) if share < 1 else 0
+    saved = weight.detach().clone()
+    for arguments in ((hidden,), (hidden, torch.ones_like(hidden))):
+        try:
+            weight.fill_(0.0)
+            low = norm(*arguments).float()
+            weight.fill_(1.0)
+            high = norm(*arguments).float()
+        except Exception:  # of any kind: the module was made for other arguments
+            continue
+        finally:
+            weight.copy_(saved)
+        # Differences of two rows, in which a bias cancels.
+        low, high = (low[0] - low[1]).flatten(), (high[0] - high[1]).flatten()
+        share = float(low @ high / (high @ high))  # c / (c + 1)
+        return round(share / (1 - share)) if share < 1 else None
+    return None
 
 
 def _weights(edit: Edit, refusal: Callable[[Model, Component], str] = lambda *_: "") -> Ablation:
