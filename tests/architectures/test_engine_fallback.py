@@ -11,7 +11,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaForCausalLM
 
 import kingpost
-from kingpost.ablations import make_change
+from kingpost.ablations import Setting, ablation_for, skip_block
 from kingpost.engine import Engine, checked_engine
 from kingpost.engine.replay import record, replay
 from kingpost.errors import UnsupportedModelError
@@ -91,7 +91,7 @@ def assert_right_losses(engine: Engine) -> None:
     for block in engine.model.blocks:
         logits = reference.logits_without(hf, block, IDS)
         expected.append(reference.losses_of(logits, IDS))
-    changes = [make_change(engine.model, i, ablation="skip") for i in range(len(expected) - 1)]
+    changes = [skip_block(i) for i in range(len(expected) - 1)]
     for change, losses in zip([None, *changes], expected, strict=True):
         found = engine.token_losses(recording, change).double()
         torch.testing.assert_close(found, losses, rtol=0, atol=TOKEN_TOLERANCE)
@@ -142,7 +142,7 @@ def test_a_skip_that_never_happens_is_an_error(replays: bool) -> None:
     engine = Engine(model, replays=replays)
     recording = engine.record(IDS)
     with pytest.raises(UnsupportedModelError, match="never calls L3"):
-        engine.token_losses(recording, make_change(model, 3, ablation="skip"))
+        engine.token_losses(recording, skip_block(3))
     _, tape = record(model, IDS)
     with pytest.raises(UnsupportedModelError, match="never calls L3"):
         replay(model, IDS, tape, cut=0, skipped=frozenset({3}))
@@ -155,3 +155,23 @@ def test_a_failed_forward_pass_leaves_nothing_behind() -> None:
     with pytest.raises(IndexError):
         replay(model, IDS + 1000, tape, cut=0)
     assert reference.traces_on(hf) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "ablation"), [("q_proj", "zero"), ("attn", "zero"), ("mlp", "resample")]
+)
+def test_components_are_changed_by_plain_forward_passes_as_by_replays(
+    where: str, ablation: str
+) -> None:
+    model = kingpost.load_model(build("llama"), device="cpu")
+    for target in model.select([where]):
+        made = ablation_for(ablation, target)[1]
+        other = [torch.randn(*IDS.shape, 32) for _ in target.outputs]
+        change = made.change(model, target, Setting(0, other))
+        found = []
+        for replays in (True, False):
+            engine = Engine(model, replays=replays, slices=False)
+            found.append(engine.token_losses(engine.record(IDS), change))
+        torch.testing.assert_close(found[0], found[1], atol=TOKEN_TOLERANCE, rtol=0)
+        baseline = engine.token_losses(engine.record(IDS))
+        assert float((found[1] - baseline).abs().max()) > 1e-3
