@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(
 ) -> None:
     command = [
         sys.executable, "-m", "kingpost", "scan", tiny_folder, "--out", str(tmp_path / "run"),
-        "--sequences", "300", "--length", "120", "--batch", "1", "--dtype", "float32",
+        "--sequences", "2000", "--length", "120", "--batch", "1", "--dtype", "float32",
     ]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     ledger = tmp_path / "run" / "ledger.sqlite"
@@ -208,9 +208,9 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "kingpost scan" in said
-    assert "--sequences 300" in said
+    assert "--sequences 2000" in said
     assert "Traceback" not in said
-    assert 0 < _observations(ledger) < 4 * 300
+    assert 0 < _observations(ledger) < 4 * 2000
 
 
 def _observations(ledger: Path) -> int:

@@ -109,6 +109,8 @@ print(peak() - before)
     [
         ("quantization_error:x", "write quantization_error:bits"),
         ("quantization_error:4:0", "write quantization_error:bits"),
+        ("quantization_error:1", "with 2 bits or more"),
+        ("quantization_error:4:8:2", "write quantization_error:bits"),
         ("snr:2", "snr takes no argument"),
         ("taylor:2", "taylor takes no argument"),
         ("tailor", "Unknown measure 'tailor': there is ablation, influence, angular, taylor"),

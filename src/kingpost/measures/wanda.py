@@ -43,6 +43,8 @@ class InputNorms:
 
     @torch.no_grad()
     def _take(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not args:
+            return
         hidden, (n_sequences, length) = args[0], self._shape
         if hidden.numel() != n_sequences * length * hidden.shape[-1]:
             return  # the layer sees some of the tokens only: whose they are is not known

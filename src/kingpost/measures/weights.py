@@ -92,11 +92,13 @@ def _square_sum(values: torch.Tensor) -> float:
 
 def _quantization(measure: str, arguments: list[str]) -> Share:
     numbers = [*arguments, *(str(_BITS), str(_GROUP))[len(arguments) :]]
-    if len(numbers) != 2 or not all(n.isdigit() and int(n) > 0 for n in numbers):
+    known = len(numbers) == 2 and all(n.isdigit() for n in numbers)
+    bits, group = map(int, numbers) if known else (0, 0)
+    if bits < 2 or group < 1:
         raise UsageError(
-            f"Measure {measure!r} is not understood: write quantization_error:bits[:group]."
+            f"Measure {measure!r} is not understood: write quantization_error:bits[:group], "
+            "with 2 bits or more."
         )
-    bits, group = map(int, numbers)
 
     def share(values: torch.Tensor) -> tuple[float, float]:
         if values.ndim < 2:

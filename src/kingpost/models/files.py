@@ -71,5 +71,10 @@ def _locate(source: str, name: str) -> Path | None:
     if os.path.isdir(source):
         file = Path(source, name)
         return file if file.is_file() else None
-    found = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+    found = cached_file(
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
     return Path(found) if found else None
