@@ -199,7 +199,13 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(
         sys.executable, "-m", "kingpost", "scan", tiny_folder, "--out", str(tmp_path / "run"),
         "--sequences", "2000", "--length", "120", "--batch", "1", "--dtype", "float32",
     ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # Where the tests themselves run in the background of a shell, the signal is ignored.
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     ledger = tmp_path / "run" / "ledger.sqlite"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not _observations(ledger):
