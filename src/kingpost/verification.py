@@ -108,8 +108,7 @@ def _plain_deltas(
 
 
 def _target(model: Model, block: int, component: str, ablation: str) -> Target:
-    named = [*model.whole_blocks(), *model.components(), *model.parameters()]
-    (found, *_) = (c for c in named if (c.block, c.name) == (block, component))
+    (found, *_) = (c for c in model.everything() if (c.block, c.name) == (block, component))
     site = Site(block, component, "ablation", ablation)
     return Target(site, found, ablation_for(ablation, found)[1])
 

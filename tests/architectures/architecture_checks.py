@@ -164,7 +164,7 @@ class Edits:
     def misfit(self) -> str:
         """Edit and compare, up to the first misfit; `Findings.traces` says what is left changed."""
         model = self._model
-        for c in [*model.whole_blocks(), *model.components(), *model.parameters()]:
+        for c in model.everything():
             for name in EDITS:
                 _, ablation = ablation_for(name, c)
                 if ablation.refusal(model, c):

@@ -115,9 +115,12 @@ class Model:
                     served.setdefault((component.block, name), []).append(component.name)
         return served
 
-    def whole_blocks(self) -> list[Component]:
-        """The blocks themselves."""
-        return whole_blocks(self.blocks)
+    def everything(self) -> list[Component]:
+        """All that a site can be: whole blocks, components, and parameters by their own names.
+
+        A parameter that has no role is there twice, and is the same both times.
+        """
+        return [*whole_blocks(self.blocks), *self.components(), *self.parameters()]
 
     def select(self, where: Sequence[str]) -> list[Component]:
         """The components that names ask for, each once, by block.

@@ -99,14 +99,10 @@ def scan(
         ledger.start(provenance(model, text))
         _check_replaceable(ledger, wanted, len(text.token_ids))
         ledger.add_session(shlex.join(sys.argv), context(model))
-        ledger.add_components(map(_row, _everything(model)))
+        ledger.add_components(map(_row, model.everything()))
         ledger.add_sequences(text.token_ids, text.documents)
         _Scan(model, text, ledger, wanted, progress).run(batch)
     return open_study(out)
-
-
-def _everything(model: Model) -> list[Component]:
-    return [*model.whole_blocks(), *model.components(), *model.parameters()]
 
 
 def _row(c: Component) -> ComponentRow:
