@@ -22,6 +22,7 @@ ORDER = [
     ["figures"],
     ["scanning"],
     ["verification"],
+    ["reference"],
     ["cli"],
     ["__main__"],
 ]

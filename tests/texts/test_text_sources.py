@@ -1,4 +1,6 @@
+import inspect
 import json
+import json.decoder
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -13,11 +15,11 @@ from kingpost.texts import sources as sources_module
 from kingpost.texts.sources import read_documents
 
 
-def read(source):
+def read(source, **options):
     """Name and text of every document, and the notes."""
     notes = []
-    found = {document.name: document.text for document in read_documents(str(source), notes)}
-    return found, notes
+    documents = read_documents(str(source), notes, **options)
+    return {document.name: document.text for document in documents}, notes
 
 
 def fails(source, message, kind=KingpostError):
@@ -186,7 +188,11 @@ def test_invalid_utf8_says_the_byte(tmp_path, offset, bad):
 @pytest.mark.parametrize("name", ["nothing.txt", "no\0name", "x" * 5000])
 def test_a_source_that_is_not_there_is_a_usage_error(tmp_path, name):
     fails(tmp_path / name, "there is no file or folder", UsageError)
-    fails(tmp_path / name, "'hf:NAME' for a dataset, or 'python-docs'", UsageError)
+    fails(
+        tmp_path / name,
+        "'hf:NAME' for a dataset, or what Python carries, 'python-docs'",
+        UsageError,
+    )
 
 
 @pytest.mark.parametrize("content", ["", " \n\t\n"])
@@ -197,12 +203,23 @@ def test_a_source_without_text_is_an_error(tmp_path, content, plain_model):
             load_text(str(source), model=plain_model)
 
 
-def test_what_is_beyond_the_cap_is_left_out_and_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources_module, "MAX_BYTES", 2**20)
+def test_the_python_library_is_its_sources_texts_and_help_topics():
+    found, notes = read("python-library", max_bytes=2**30)
+    assert {name for name in found if name in topics} == {n for n in topics if topics[n].strip()}
+    assert found["json/decoder.py"] == inspect.getsource(json.decoder)
+    files = [name for name in found if name not in topics]
+    assert all(name.endswith((".py", ".rst", ".txt")) for name in files)
+    assert not any("site-packages" in name or "pydoc_data" in name for name in files)
+    assert any(name.endswith(".txt") for name in files)
+    assert len(files) > 500
+    assert all("empty document" in note for note in notes)
+
+
+def test_what_is_beyond_the_cap_is_left_out_and_said(tmp_path):
     (tmp_path / "a.txt").write_text("a" * 600_000)
     (tmp_path / "b.txt").write_text("é" * 300_000)
     (tmp_path / "c.txt").write_text("c")
-    found, notes = read(tmp_path)
+    found, notes = read(tmp_path, max_bytes=2**20)
     assert found == {"a.txt": "a" * 600_000, "b.txt": "é" * ((2**20 - 600_000) // 2)}
     assert notes == [
         "The source has more than is read, 1 MiB of text and 250,000 documents: it was cut "
@@ -210,12 +227,11 @@ def test_what_is_beyond_the_cap_is_left_out_and_said(tmp_path, monkeypatch):
     ]
 
 
-def test_a_text_as_long_as_the_cap_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources_module, "MAX_BYTES", 1000)
+def test_a_text_as_long_as_the_cap_is_whole(tmp_path):
     (tmp_path / "a.txt").write_text("a" * 1000)
-    assert read(tmp_path / "a.txt") == ({"a.txt": "a" * 1000}, [])
+    assert read(tmp_path / "a.txt", max_bytes=1000) == ({"a.txt": "a" * 1000}, [])
     (tmp_path / "a.txt").write_text("a" * 1001)
-    found, notes = read(tmp_path / "a.txt")
+    found, notes = read(tmp_path / "a.txt", max_bytes=1000)
     assert found == {"a.txt": "a" * 1000}
     assert len(notes) == 1
 

@@ -11,6 +11,7 @@ from kingpost.cli.draw import bars, heatmap
 from kingpost.cli.inspect import inspect
 from kingpost.cli.scan import scan
 from kingpost.cli.table import table
+from kingpost.cli.train import train
 from kingpost.cli.verify import verify
 from kingpost.errors import KingpostError, UsageError, first_line
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (scan, table, bars, heatmap, verify, inspect):
+for command in (scan, table, bars, heatmap, verify, inspect, train):
     app.command()(command)
 
 

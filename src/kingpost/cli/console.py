@@ -13,3 +13,10 @@ def complain(message: str) -> None:
     """Print an error on standard error; text from outside is never taken for markup."""
     err.print("error:", style="bold red", end=" ")
     err.print(message, markup=False)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as minutes or hours and minutes, for instance 3:05 or 1:03:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import kingpost
-from kingpost.cli.console import err
+from kingpost.cli.console import clock, err
 from kingpost.errors import KingpostError, UsageError
 
 _WHERE = (
@@ -131,7 +131,7 @@ class _Screen:
 
     def show(self, at: "kingpost.ScanProgress") -> None:
         """Show how far the scan is; the first time, also what it will do."""
-        left = _clock(at.seconds_left) if at.seconds_left else "?"
+        left = clock(at.seconds_left) if at.seconds_left else "?"
         if self._bar.tasks[0].total is None:
             self._announce(at, left)
         self._bar.update(self._task, total=at.total, completed=at.done, left=left, visible=True)
@@ -151,9 +151,3 @@ class _Screen:
         )
         for note in at.notes:
             err.print(note, style="yellow", markup=False)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

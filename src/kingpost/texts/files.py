@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 
 from kingpost.errors import KingpostError
-from kingpost.texts.documents import MAX_BYTES, Document, text_field, text_value
+from kingpost.texts.documents import Document, text_field, text_value
 
 MAX_LINE = 256 * 2**20
 """The longest line of a JSON Lines file: a line is parsed whole, three copies of it at most."""
@@ -21,33 +21,33 @@ class NotTextError(KingpostError):
     """A file is not UTF-8 text: an error for a file that was named, a note for one in a folder."""
 
 
-def read_file(path: Path, name: str) -> Iterator[Document]:
+def read_file(path: Path, name: str, max_bytes: int) -> Iterator[Document]:
     """Yield the documents of one file, by its suffix: `.jsonl`, `.parquet`, else text.
 
     Args:
         path: The file.
         name: What its documents are called after.
+        max_bytes: Of a text hardly more than this many bytes are read.
 
     Raises:
         NotTextError: The file is no UTF-8 text; raised before the first document.
         KingpostError: The file cannot be read, or a record in it is broken.
     """
-    reader = {".jsonl": _read_jsonl, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_text)
+    reader = {".jsonl": _read_jsonl, ".parquet": _read_parquet}.get(path.suffix.lower())
     try:
-        yield from reader(path, name)
+        yield from reader(path, name) if reader else _read_text(path, name, max_bytes)
     except OSError as error:
         raise KingpostError(f"{path} could not be read: {error}; check the file") from error
 
 
-def _read_text(path: Path, name: str) -> Iterator[Document]:
+def _read_text(path: Path, name: str, max_bytes: int) -> Iterator[Document]:
     """Yield the whole file as one document, or a little more of it than will be kept."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     pieces: list[str] = []
     position = 0
     with path.open("rb") as file:
-        while (
-            position <= MAX_BYTES + 3
-        ):  # as long as what is decoded may not show that there is more
+        # As long as what is decoded may not show that there is more.
+        while position <= max_bytes + 3:
             read = file.read(_READ)
             held = len(decoder.getstate()[0])  # bytes of a character that the last piece cut
             pieces.append(_decode(decoder, read, path, position - held))
