@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from claims import report, show
 
 import kingpost
 
 MLP = ["mlp.down_proj", "mlp.up_proj", "mlp.gate_proj"]
 ATTENTION = [f"self_attn.{x}_proj" for x in "qkvo"]
 NORMS = ["input_layernorm", "post_attention_layernorm"]
-LOWER, UPPER, REPLICATES = range(15), range(15, 30), 1000
+LOWER, UPPER = range(15), range(15, 30)
 
 
 def mean(cells: pd.Series, components: list[str], blocks: range = range(30)) -> float:
@@ -57,26 +58,10 @@ def main() -> None:
     for measure, ablation in (("taylor", ""), ("ablation", "zero")):
         wanted = (observed["measure"] == measure) & (observed["ablation"] == ablation)
         named = observed["component"].isin(MLP + ATTENTION + NORMS)
-        report(f"{measure} {ablation}", observed[wanted & named], ["block", "component"], CLAIMS)
-    report("skip", observed[observed["ablation"] == "skip"], ["block"], BLOCK_CLAIMS)
-
-
-def report(
-    title: str, rows: pd.DataFrame, index: list[str], claims: dict[str, Callable[..., float]]
-) -> None:
-    """Print each ratio with the 95% percentile interval of drawing the documents again."""
-    cells = rows.pivot_table(index=index, columns="sequence", values="value")
-    documents = rows.drop_duplicates("sequence").set_index("sequence")["document"][cells.columns]
-    names, random = documents.unique(), np.random.default_rng(0)
-    weights = []
-    for _ in range(REPLICATES):
-        drawn = pd.Series(random.choice(names, len(names))).value_counts()
-        weights.append(documents.map(drawn).fillna(0).to_numpy())
-    print(title)
-    for claim, ratio in claims.items():
-        replicates = [ratio((cells * w).sum(axis=1) / w.sum()) for w in weights]
-        low, high = np.quantile(replicates, [0.025, 0.975])
-        print(f"  {claim}: {ratio(cells.mean(axis=1)):.2f} [{low:.2f}, {high:.2f}]")
+        cells = observed[wanted & named]
+        show(f"{measure} {ablation}", report(cells, ["block", "component"], CLAIMS))
+    skips = observed[observed["ablation"] == "skip"]
+    show("skip", report(skips, ["block"], BLOCK_CLAIMS))
 
 
 if __name__ == "__main__":

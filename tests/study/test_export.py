@@ -49,6 +49,9 @@ def test_parquet_lets_anyone_compute_the_cells_again(study: kingpost.Study, tmp_
         assert mine["n_tokens"].sum() == cell.n_tokens
     assert {len(ids) for ids in sequences["token_ids"]} == {24}
     assert np.isfinite(sequences["base_loss"]).all()
+    came_from = json.loads((tmp_path / "p" / "provenance.json").read_text())
+    assert {name: came_from[name] for name in study.provenance} == study.provenance
+    assert came_from["sessions"] == study.sessions
 
 
 def test_a_file_that_cannot_be_written_is_named(study: kingpost.Study, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def table(
     csv: Annotated[Path | None, typer.Option(help="Write the table to this csv file.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the table to this JSON file.")] = None,
     parquet: Annotated[
-        Path | None, typer.Option(help="Write cells, observations and sequences to this folder.")
+        Path | None, typer.Option(help="Write cells, observations, sequences and provenance here.")
     ] = None,
     agreement: Annotated[
         bool, typer.Option("--agreement", help="Compare the measures with each other instead.")

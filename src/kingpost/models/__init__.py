@@ -5,6 +5,7 @@ from kingpost.models.component import Output as Output
 from kingpost.models.component import Slice as Slice
 from kingpost.models.devices import device_named as device_named
 from kingpost.models.devices import dtype_named as dtype_named
+from kingpost.models.devices import machine as machine
 from kingpost.models.hidden import hidden_in as hidden_in
 from kingpost.models.hidden import hidden_out as hidden_out
 from kingpost.models.hidden import with_hidden as with_hidden

@@ -1,5 +1,10 @@
-"""Where a model runs, and in which dtype by default."""
+"""Where a model runs, in which dtype by default, and what that machine is."""
 
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
 import torch
 
 from kingpost.errors import UsageError, first_line
@@ -39,6 +44,27 @@ def dtype_named(dtype: str, device: torch.device) -> torch.dtype:
     if dtype not in _DTYPES:
         raise UsageError(f"Unknown dtype {dtype!r}: give auto, {' or '.join(_DTYPES)}.")
     return _DTYPES[dtype]
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What is worth knowing about where, and with which versions, something was computed."""
+    return {
+        "device": device.type,
+        "processor": _processor(device),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "kingpost": version("kingpost"),
+    }
+
+
+def _processor(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:

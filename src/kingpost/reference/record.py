@@ -2,13 +2,9 @@
 
 import json
 import os
-import platform
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from kingpost.errors import KingpostError, UsageError
 
@@ -73,22 +69,3 @@ def check_recipe(folder: Path, recipe: Recipe) -> None:
         raise UsageError(
             f"{folder} was begun with {'; '.join(differ)}: give the same options, or another --out."
         )
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """Where and with what a model is trained."""
-    return {
-        "device": device.type,
-        "processor": _processor(device),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "kingpost": version("kingpost"),
-    }
-
-
-def _processor(device: torch.device) -> str:
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from kingpost.errors import KingpostError, UsageError
-from kingpost.models import device_named, dtype_named, quiet
+from kingpost.models import device_named, dtype_named, machine, quiet
 from kingpost.reference.corpus import Corpus, load_corpus, write_documents
 from kingpost.reference.family import FAMILY, build, shape_of
 from kingpost.reference.history import write_history
@@ -29,7 +29,6 @@ from kingpost.reference.record import (
     FILE,
     Recipe,
     check_recipe,
-    machine,
     read_record,
     write_record,
 )

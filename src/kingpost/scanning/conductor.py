@@ -32,9 +32,9 @@ from kingpost.measures import (
     mean_loss,
     weight_values,
 )
-from kingpost.models import Component, Model
+from kingpost.models import Component, Model, machine
 from kingpost.scanning.progress import Clock, ScanProgress
-from kingpost.scanning.provenance import context, provenance
+from kingpost.scanning.provenance import provenance
 from kingpost.scanning.replacements import Replacements
 from kingpost.scanning.request import Target, needs_weights_only, targets
 from kingpost.scanning.same import same_sites
@@ -98,7 +98,7 @@ def scan(
             raise UsageError(f"{out} already holds a study; give another folder or resume it.")
         ledger.start(provenance(model, text))
         _check_replaceable(ledger, wanted, len(text.token_ids))
-        ledger.add_session(shlex.join(sys.argv), context(model))
+        ledger.add_session(_command(), machine(model.target))
         ledger.add_components(map(_row, model.everything()))
         ledger.add_sequences(text.token_ids, text.documents)
         _Scan(model, text, ledger, wanted, progress).run(batch)
@@ -335,6 +335,11 @@ class _Scan:
     def _report(self, n_done: int, site: Site | None, value: float | None) -> None:
         if self.progress is not None:
             self.progress(self.clock.progress(n_done, site, value, self.notes))
+
+
+def _command() -> str:
+    """What was called, by name: where a program lies says nothing about a study."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def _by_gradients(pending: Iterable[Target]) -> bool:

@@ -1,10 +1,8 @@
 """What a study was measured on and with, so that scans which differ in it do not mix."""
 
-import platform
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 import torch
 
 from kingpost.models import Model
@@ -31,17 +29,4 @@ def provenance(model: Model, text: Text) -> dict[str, Any]:
         "device": model.target.type,
         "torch": torch.__version__,
         "transformers": version("transformers"),
-    }
-
-
-def context(model: Model) -> dict[str, Any]:
-    """What else is worth knowing about where a scan ran."""
-    cuda = model.device.type == "cuda"
-    return {
-        "kingpost": version("kingpost"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "processor": torch.cuda.get_device_name(model.device) if cuda else platform.machine(),
-        "threads": torch.get_num_threads(),
     }

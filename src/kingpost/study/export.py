@@ -35,9 +35,9 @@ def write_json(study: Study, file: str | os.PathLike[str]) -> None:
 
 
 def write_parquet(study: Study, folder: str | os.PathLike[str]) -> None:
-    """Write cells.parquet, observations.parquet and sequences.parquet into a folder.
+    """Write cells, observations and sequences as Parquet files, and provenance.json, into a folder.
 
-    From the last two anyone can compute the first.
+    From observations and sequences anyone can compute the cells.
 
     Raises:
         KingpostError: The folder cannot be written.
@@ -51,6 +51,11 @@ def write_parquet(study: Study, folder: str | os.PathLike[str]) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             table.to_parquet(Path(folder) / f"{name}.parquet", index=False)
+        came_from = {**study.provenance, "sessions": study.sessions}
+        _write(
+            Path(folder) / "provenance.json",
+            json.dumps(came_from, indent=1, ensure_ascii=False) + "\n",
+        )
     except OSError as error:
         raise KingpostError(f"{folder} cannot be written: {error.strerror or error}.") from error
 
