@@ -28,7 +28,7 @@ demo: $(VENV)/kingpost
 figure1: $(SIZES:%=figure1-%)
 	$(BIN)/kingpost bars $(SIZES:%=$(FIGURE1)/scan-%) --output $(RESULTS)/figure-1.png
 	$(BIN)/kingpost bars $(SIZES:%=$(FIGURE1)/scan-%) --output $(RESULTS)/figure-1.pdf
-	$(BIN)/python docs/figure_1.py $(SIZES:%=$(FIGURE1)/scan-%) | tee $(RESULTS)/claims.txt
+	$(BIN)/python docs/figure_1.py $(SIZES:%=$(RESULTS)/%) | tee $(RESULTS)/claims.txt
 
 # All sizes are scanned on the same text: the documents that each of them held out.
 figure1-%: $(VENV)/kingpost

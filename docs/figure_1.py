@@ -1,13 +1,16 @@
-"""The numbers of docs/figure-1.md: python docs/figure_1.py RUN..., smallest model first."""
+"""The numbers of docs/figure-1.md from tables, smallest model first.
 
+python docs/figure_1.py results/figure-1/D8 results/figure-1/D12 results/figure-1/D16
+"""
+
+import json
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from claims import report, show
-
-import kingpost
 
 EARLY = 3
 """Blocks L0 to L2 are what the figure's description calls early."""
@@ -65,20 +68,21 @@ def between(first: str, last: str) -> Claims:
 
 def main() -> None:
     """Print, for every claim, a number with its 95% interval."""
-    studies = [kingpost.open_study(run) for run in sys.argv[1:]]
-    tables = []
-    for study in studies:
-        observed = study.observations()
+    tables = {}
+    for folder in map(Path, sys.argv[1:]):
+        provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+        name, n_blocks = provenance["model"], provenance["n_blocks"]
+        observed = pd.read_parquet(folder / "observations.parquet")
         wanted = observed["component"].isin(COMPONENTS) & (observed["ablation"] == "zero")
-        tables.append(observed[wanted].assign(model=study.model_name))
-        if study.n_blocks > EARLY:
-            claims = of_one_model(study.n_blocks)
-            show(study.model_name, report(tables[-1], ["component", "block"], claims))
-    names = [study.model_name for study in studies]
-    if len(studies) > 1:
-        claims = between(names[0], names[-1])
+        tables[name] = observed[wanted].assign(model=name)
+        if n_blocks > EARLY:
+            claims = of_one_model(n_blocks)
+            show(name, report(tables[name], ["component", "block"], claims))
+    if len(tables) > 1:
+        first, *_, last = tables
         index = ["model", "component", "block"]
-        show(f"{names[0]} and {names[-1]}", report(pd.concat(tables), index, claims))
+        rows = pd.concat(tables.values())
+        show(f"{first} and {last}", report(rows, index, between(first, last)))
 
 
 if __name__ == "__main__":

@@ -169,7 +169,10 @@ def test_a_text_is_read_again_when_it_is_too_short(short_text: str, tmp_path: Pa
         ({"tokens": 2048}, r"run was begun with tokens 1024, not 2048: give the same options"),
         ({"text": "other.txt"}, r"run was begun with text '.*text\.txt', not 'other\.txt'"),
         ({"out": "full"}, r"full is not empty and no training: give another --out\."),
-        ({"out": "new", "length": 10**6}, r"tokens, too few for one sequence of 1000000"),
+        ({"out": "new", "length": 2048}, r"tokens, too few for one sequence of 2048"),
+        ({"out": "new", "length": 1}, r"length is 1: give from 2 to 2048\."),
+        ({"out": "new", "tokens": 0}, r"tokens is 0: give 1 or more\."),
+        ({"out": "new", "batch": -1}, r"batch is -1: give 1 or more\."),
         ({"out": "new", "text": "nothing.txt"}, r"there is no file or folder 'nothing\.txt'"),
         ({"out": "new", "device": "tpu9"}, r"Device 'tpu9' cannot be used here"),
     ],
@@ -201,7 +204,7 @@ def test_other_tokens_of_the_same_name_are_refused(short_text: str, tmp_path: Pa
 
 
 def test_norms_and_decays_have_no_weight_decay() -> None:
-    from kingpost.reference.training import _optimizer
+    from kingpost.reference.trainer import _optimizer
 
     model = build("D2")
     names = {id(p): name for name, p in model.named_parameters()}

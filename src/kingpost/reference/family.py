@@ -17,7 +17,7 @@ END_OF_TEXT = 0
 """Id of the one special token, which ends every document."""
 _HEAD = 64
 _FULL_ATTENTION_EVERY = 4
-_MAX_LENGTH = 2048
+MAX_LENGTH = 2048
 
 
 class Shape(NamedTuple):
@@ -80,7 +80,7 @@ def _config(shape: Shape) -> OlmoHybridConfig:
         linear_num_value_heads=shape.heads,
         linear_key_head_dim=_HEAD,
         linear_value_head_dim=_HEAD,
-        max_position_embeddings=_MAX_LENGTH,
+        max_position_embeddings=MAX_LENGTH,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=END_OF_TEXT,

@@ -1,4 +1,4 @@
-"""The history of a training as a table and as a curve."""
+"""The history of a training as a table, a curve, and a summary."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from kingpost.figures import save_figure
+from kingpost.reference.record import Recipe
 
 _COLUMNS = {
     "step": "step",
@@ -38,3 +39,24 @@ def write_history(history: list[dict[str, Any]], folder: Path) -> None:
         axes.legend(frameon=False)
         save_figure(figure, folder / "loss.png")
         plt.close(figure)
+
+
+def summary(history: list[dict[str, Any]], recipe: Recipe) -> dict[str, Any]:
+    """What came out of a training that has ended; losses in nats per token.
+
+    Args:
+        history: Entries of the trainer's log.
+        recipe: What was trained.
+    """
+    last = {key: value for entry in history for key, value in entry.items()}
+    seconds = max(entry.get("seconds", 0.0) for entry in history)
+    tokens = recipe.steps * recipe.batch * recipe.length
+    return {
+        "tokens": tokens,
+        "steps": recipe.steps,
+        "first_loss": next(entry["loss"] for entry in history if "loss" in entry),
+        "last_loss": last["loss"],
+        "validation_loss": last["eval_loss"],
+        "seconds": seconds,
+        "tokens_per_second": round(tokens / seconds, 1),
+    }

@@ -68,18 +68,3 @@ class Report(TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Draw what is known so far."""
         write_history(state.log_history, self._folder)
-
-    def result(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """What came out of a training that has ended."""
-        last = {key: value for entry in history for key, value in entry.items()}
-        seconds = max(entry.get("seconds", 0.0) for entry in history)
-        tokens = self._recipe.steps * self._recipe.batch * self._recipe.length
-        return {
-            "tokens": tokens,
-            "steps": self._recipe.steps,
-            "first_loss": next(entry["loss"] for entry in history if "loss" in entry),
-            "last_loss": last["loss"],
-            "validation_loss": last["eval_loss"],
-            "seconds": seconds,
-            "tokens_per_second": round(tokens / seconds, 1),
-        }

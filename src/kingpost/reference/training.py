@@ -1,46 +1,24 @@
-"""Train a model of the reference family with the Trainer of transformers."""
+"""Train a model of the reference family into a folder."""
 
-import contextlib
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from transformers import (
-    OlmoHybridForCausalLM,
-    PrinterCallback,
-    Trainer,
-    TrainingArguments,
-    default_data_collator,
-)
-from transformers.utils import logging as transformers_logging
 
 from kingpost.errors import KingpostError, UsageError
-from kingpost.models import device_named, dtype_named, machine, quiet
+from kingpost.models import device_named, machine
 from kingpost.reference.corpus import Corpus, load_corpus, write_documents
-from kingpost.reference.family import FAMILY, build, shape_of
-from kingpost.reference.history import write_history
+from kingpost.reference.family import FAMILY, MAX_LENGTH, shape_of
+from kingpost.reference.history import summary, write_history
 from kingpost.reference.memory import keep_freed_memory
 from kingpost.reference.progress import Report, TrainProgress
-from kingpost.reference.record import (
-    FILE,
-    Recipe,
-    check_recipe,
-    read_record,
-    write_record,
-)
+from kingpost.reference.record import FILE, Recipe, check_recipe, read_record, write_record
+from kingpost.reference.trainer import run_trainer
 from kingpost.texts import PYTHON_LIBRARY
 
-CHECKPOINTS = "checkpoints"
 VALIDATION = "validation.jsonl"
-_TRAINER_STATE = "trainer_state.json"
-_SAVES = 10
-_LOGS = 100
-_VALIDATION_SEQUENCES = 32
-_WIDTH = FAMILY["D8"].hidden
 
 
 def train(
@@ -95,14 +73,34 @@ def train(
         text=text,
         tokens=tokens,
         length=length,
-        batch=batch or (4 if target.type == "cpu" else 64),
-        learning_rate=learning_rate or 1e-3 * _WIDTH / shape_of(size).hidden,
+        batch=_default_batch(target) if batch is None else batch,
+        learning_rate=_default_rate(size) if learning_rate is None else learning_rate,
         seed=seed,
     )
+    _check(recipe)
     folder = Path(out)
     if _begun(folder, recipe, resume=resume) and (record := read_record(folder)).get("result"):
         return record
     return _run(recipe, folder, target, progress)
+
+
+def _default_batch(device: torch.device) -> int:
+    """On a CPU small steps, many of them, learn more from the same tokens, at the same speed."""
+    return 4 if device.type == "cpu" else 64
+
+
+def _default_rate(size: str) -> float:
+    """0.001 for D8, lower as the model is wider, as with μP (Yang et al., arXiv 2203.03466)."""
+    return 1e-3 * FAMILY["D8"].hidden / shape_of(size).hidden
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse numbers that no training could have."""
+    for name, least, most in (("tokens", 1, None), ("batch", 1, None), ("length", 2, MAX_LENGTH)):
+        value = getattr(recipe, name)
+        if value < least or (most is not None and value > most):
+            limit = f"from {least} to {most}" if most else f"{least} or more"
+            raise UsageError(f"{name} is {value}: give {limit}.")
 
 
 def _begun(folder: Path, recipe: Recipe, *, resume: bool) -> bool:
@@ -132,28 +130,9 @@ def _run(
     corpus = load_corpus(recipe.text)
     _check_length(corpus, recipe)
     record = _begin(recipe, folder, device, corpus)
-    checkpoint = _last_checkpoint(folder / CHECKPOINTS)
-    model = _load(checkpoint) if checkpoint else build(recipe.size, recipe.seed)
-    pieces, held_out = (_pieces(ids, recipe.length) for ids in (corpus.train, corpus.validation))
-    report = Report(recipe, folder, progress)
-    trainer = _Trainer(
-        model=model,
-        args=_arguments(recipe, folder, device),
-        train_dataset=_Sequences(pieces, _order(len(pieces), recipe)),
-        eval_dataset=_Sequences(held_out, _scored(len(held_out))),
-        data_collator=default_data_collator,
-        processing_class=corpus.tokenizer,
-        optimizers=(_optimizer(model, recipe.learning_rate), None),
-        callbacks=[report, *_tensorboard(folder)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    with _no_bars():
-        trainer.train(resume_from_checkpoint=checkpoint)
-        model.save_pretrained(folder)
-        corpus.tokenizer.save_pretrained(folder)
-    history = trainer.state.log_history
+    history = run_trainer(recipe, folder, device, corpus, Report(recipe, folder, progress))
     write_history(history, folder)
-    record["result"] = report.result(history)
+    record["result"] = summary(history, recipe)
     write_record(folder, record)
     return record
 
@@ -198,122 +177,3 @@ def _check_length(corpus: Corpus, recipe: Recipe) -> None:
                 f"{recipe.text!r} has {len(ids):,} {what} tokens, too few for one sequence of "
                 f"{recipe.length}: give a longer text, or --length {len(ids)} or less."
             )
-
-
-def _arguments(recipe: Recipe, folder: Path, device: torch.device) -> TrainingArguments:
-    every = math.ceil(recipe.steps / _SAVES)
-    return TrainingArguments(
-        output_dir=str(folder / CHECKPOINTS),
-        max_steps=recipe.steps,
-        per_device_train_batch_size=recipe.batch,
-        per_device_eval_batch_size=recipe.batch,
-        train_sampling_strategy="sequential",  # `_order` has shuffled already
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": 0.1},
-        warmup_steps=max(1, recipe.steps // 20),
-        learning_rate=recipe.learning_rate,
-        max_grad_norm=1.0,
-        bf16=dtype_named("auto", device) == torch.bfloat16,
-        use_cpu=device.type == "cpu",
-        seed=recipe.seed,
-        logging_steps=math.ceil(recipe.steps / _LOGS),
-        logging_first_step=True,
-        eval_strategy="steps",
-        eval_steps=every,
-        prediction_loss_only=True,
-        save_steps=every,
-        save_total_limit=2,
-        report_to="none",
-        disable_tqdm=True,
-    )
-
-
-def _optimizer(model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """AdamW whose weight decay spares norms, decays and the like: all that is no matrix."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=True)
-
-
-class _Trainer(Trainer):
-    """A trainer that is given the model of the checkpoint from which it goes on."""
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load nothing: `_load` has.
-
-        The trainer would look for the names that the model has in memory, and this model's files
-        have others, so that it would leave some weights as they were drawn, with no more than a
-        warning.
-        """
-
-
-def _load(checkpoint: str) -> OlmoHybridForCausalLM:
-    """The model of a checkpoint, float32, with the names of its files translated."""
-    with quiet():
-        return OlmoHybridForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-
-
-class _Sequences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Pieces of a stream of tokens, uint16 [n, length], in a given order, which may repeat."""
-
-    def __init__(self, pieces: Any, order: Any) -> None:
-        self._pieces, self._order = pieces, order
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        piece = torch.from_numpy(self._pieces[self._order[index]].astype(np.int64))
-        return {"input_ids": piece, "labels": piece}
-
-
-def _pieces(ids: Any, length: int) -> Any:
-    """A stream of tokens in pieces of equal length, [n, length]; the rest is left out."""
-    return ids[: len(ids) // length * length].reshape(-1, length)
-
-
-def _order(n_pieces: int, recipe: Recipe) -> Any:
-    """Which piece is seen when: all of them once in a drawn order, then again in another."""
-    needed = recipe.steps * recipe.batch
-    rng = np.random.default_rng(recipe.seed)
-    passes = [rng.permutation(n_pieces) for _ in range(-(-needed // n_pieces))]
-    return np.concatenate(passes)[:needed]
-
-
-def _scored(n_pieces: int) -> Any:
-    """The held-out pieces that are scored: the same ones for every seed."""
-    return np.random.default_rng(0).permutation(n_pieces)[:_VALIDATION_SEQUENCES]
-
-
-@contextlib.contextmanager
-def _no_bars() -> Iterator[None]:
-    """Hold back the bars that transformers shows while it writes a checkpoint."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
-
-
-def _tensorboard(folder: Path) -> list[Any]:
-    """Events for TensorBoard, where it is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return []
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    return [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))]
-
-
-def _last_checkpoint(checkpoints: Path) -> str | None:
-    """The last checkpoint that was written to its end: its state is what is written last."""
-    complete = sorted(
-        (int(state.parent.name.rpartition("-")[2]), str(state.parent))
-        for state in checkpoints.glob(f"checkpoint-*/{_TRAINER_STATE}")
-        if state.read_text().rstrip().endswith("}")
-    )
-    return complete[-1][1] if complete else None
