@@ -13,18 +13,22 @@ def report(
 ) -> pd.DataFrame:
     """Each ratio with the 95% percentile interval of drawing the documents again.
 
+    Where all sequences are of one document, they are drawn instead.
+
     Args:
         rows: Observations, one for each cell and sequence.
         index: The columns that name a cell.
         claims: Functions of the cells' means.
     """
     cells = rows.pivot_table(index=index, columns="sequence", values="value")
-    documents = rows.drop_duplicates("sequence").set_index("sequence")["document"][cells.columns]
-    names, random = documents.unique(), np.random.default_rng(0)
+    units = rows.drop_duplicates("sequence").set_index("sequence")["document"][cells.columns]
+    if units.nunique() == 1:
+        units = pd.Series(units.index, index=units.index)
+    names, random = units.unique(), np.random.default_rng(0)
     weights = []
     for _ in range(REPLICATES):
         drawn = pd.Series(random.choice(names, len(names))).value_counts()
-        weights.append(documents.map(drawn).fillna(0).to_numpy())
+        weights.append(units.map(drawn).fillna(0).to_numpy())
     found = []
     for claim, ratio in claims.items():
         replicates = [ratio((cells * w).sum(axis=1) / w.sum()) for w in weights]

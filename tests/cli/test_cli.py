@@ -226,3 +226,14 @@ def _observations(ledger: Path) -> int:
         return len(kingpost.open_study(ledger.parent).observations())
     except kingpost.KingpostError:
         return 0
+
+
+@pytest.mark.parametrize(
+    "command", ["scan", "table", "bars", "heatmap", "verify", "inspect", "train"]
+)
+def test_every_command_explains_itself(command: str) -> None:
+    done = run(command, "-h")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: kingpost {command} ")
+    if command in ("scan", "train"):
+        assert "hf:NAME[/CONFIG][@SPLIT]" in done.stdout

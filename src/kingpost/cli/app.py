@@ -19,6 +19,7 @@ app = typer.Typer(
     name="kingpost",
     help="Which layers and which parameters of a transformer language model carry the load?",
     no_args_is_help=True,
+    rich_markup_mode=None,  # brackets in the help are brackets
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -9,6 +9,13 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+SOURCES = (
+    "python-docs (help topics), python-library (the standard library), a text, JSONL or Parquet "
+    "file, a folder of them, or hf:NAME[/CONFIG][@SPLIT]."
+)
+"""What an option `--text` takes."""
+
+
 def complain(message: str) -> None:
     """Print an error on standard error; text from outside is never taken for markup."""
     err.print("error:", style="bold red", end=" ")

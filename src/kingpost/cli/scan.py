@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import kingpost
-from kingpost.cli.console import clock, err
+from kingpost.cli.console import SOURCES, clock, err
 from kingpost.errors import KingpostError, UsageError
 
 _WHERE = (
@@ -35,9 +35,7 @@ def scan(
     out: Annotated[Path, typer.Option(help="The run folder.")] = ...,  # type: ignore[assignment]
     text: Annotated[
         str,
-        typer.Option(
-            help="Text, JSONL or Parquet file, a folder of them, or hf:NAME[/CONFIG][@SPLIT]."
-        ),
+        typer.Option(help=SOURCES),
     ] = "python-docs",
     sequences: Annotated[int, typer.Option(min=1, help="Sequences to score.")] = 16,
     length: Annotated[int, typer.Option(min=2, help="Tokens of a sequence.")] = 256,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kingpost.cli.console import clock, err
+from kingpost.cli.console import SOURCES, clock, err
 
 if TYPE_CHECKING:
     from kingpost.reference import TrainProgress
@@ -19,10 +19,7 @@ def train(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to train on.")] = 10_000_000,
     text: Annotated[
         str,
-        typer.Option(
-            help="python-library, python-docs, a text, JSONL or Parquet file, a folder of them, "
-            "or hf:NAME[/CONFIG][@SPLIT]."
-        ),
+        typer.Option(help=SOURCES),
     ] = "python-library",
     length: Annotated[int, typer.Option(min=2, max=2048, help="Tokens of a sequence.")] = 256,
     batch: Annotated[

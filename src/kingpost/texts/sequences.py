@@ -79,8 +79,9 @@ def load_text(
     `n_sequences` extends a smaller one with the same seed.
 
     Args:
-        source: `python-docs` (the help topics of this Python), a text, `.jsonl` or `.parquet` file,
-            a folder of these, or `hf:NAME[/CONFIG][@SPLIT]`; a local folder may stand for NAME.
+        source: `python-docs` (the help topics of this Python), `python-library` (its standard
+            library's sources, texts and help topics), a text, `.jsonl` or `.parquet` file, a folder
+            of these, or `hf:NAME[/CONFIG][@SPLIT]`; a local folder may stand for NAME.
             At most 16 MiB of text and 250,000 documents are read.
         model: Whose tokenizer is used.
         n_sequences: How many to draw; all, with a note, where there are fewer.
