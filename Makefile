@@ -28,14 +28,15 @@ demo: $(VENV)/kingpost
 figure1: $(SIZES:%=figure1-%)
 	$(BIN)/kingpost bars $(SIZES:%=$(FIGURE1)/scan-%) --output $(RESULTS)/figure-1.png
 	$(BIN)/kingpost bars $(SIZES:%=$(FIGURE1)/scan-%) --output $(RESULTS)/figure-1.pdf
-	$(BIN)/python docs/figure_1.py $(SIZES:%=$(RESULTS)/%) | tee $(RESULTS)/claims.txt
+	$(BIN)/python docs/figure_1.py $(SIZES:%=$(RESULTS)/%) > $(RESULTS)/claims.txt
+	@cat $(RESULTS)/claims.txt
 
-# All sizes are scanned on the same text: the documents that each of them held out.
+# All sizes are scanned on the same text: the documents that each of them holds out.
+HELD_OUT := $(FIGURE1)/$(firstword $(SIZES))/validation.jsonl
 figure1-%: $(VENV)/kingpost
 	$(BIN)/kingpost train $* --out $(FIGURE1)/$* --tokens $(or $(TOKENS),$(TOKENS_$*)) --text $(TEXT) --resume
-	cp $(FIGURE1)/$*/validation.jsonl $(FIGURE1)/held-out.jsonl
 	$(BIN)/kingpost scan $(FIGURE1)/$* --out $(FIGURE1)/scan-$* --where q_proj,alpha,beta --ablation zero \
-		--text $(FIGURE1)/held-out.jsonl --sequences $(SEQUENCES)
+		--text $(HELD_OUT) --sequences $(SEQUENCES)
 	$(BIN)/kingpost table $(FIGURE1)/scan-$* --parquet $(RESULTS)/$*
 	$(BIN)/kingpost table $(FIGURE1)/scan-$* --csv $(RESULTS)/$*/cells.csv
 	cp $(FIGURE1)/$*/training.json $(FIGURE1)/$*/history.csv $(FIGURE1)/$*/loss.png $(RESULTS)/$*

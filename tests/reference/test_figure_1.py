@@ -48,7 +48,7 @@ def test_from_nothing_to_the_figure(tmp_path: Path) -> None:
         }
         provenance = json.loads((results / size / "provenance.json").read_text())
         assert provenance["model"] == size
-        assert provenance["text"].endswith("held-out.jsonl")
+        assert provenance["text"] == f"{folder}/D2/validation.jsonl"
         assert json.loads((results / size / "training.json").read_text())["result"]["steps"] == 3
         assert len(pd.read_csv(results / size / "history.csv")) == 6
     assert provenance["n_parameters"] == 30_440_416
